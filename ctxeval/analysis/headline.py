@@ -1,0 +1,207 @@
+"""The headline of a run: a row a scaling, with recall, perplexity ratio, states and the verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ctxeval.analysis.onset import (
+    Onset,
+    Order,
+    State,
+    blind_spot,
+    holds_through,
+    length_label,
+    onset,
+    order,
+    ratio_states,
+    recall_states,
+)
+from ctxeval.analysis.perplexity import NO_PERPLEXITY, Perplexity, finished, perplexity, perplexity_rows
+from ctxeval.analysis.recall import asked, control_rate, document_correlation, main_plan, recall, reference_rows, scored
+from ctxeval.analysis.stats import NOTHING, Estimate
+
+#: R must be credibly above this (and above the no-needle control) for a verdict.
+NO_SIGNAL_RECALL = 0.1
+
+
+@dataclass(frozen=True)
+class LengthResult:
+    """What one scaling shows at one length (tokens). `missing` counts asked rows that have no result."""
+
+    length: int
+    recall: Estimate
+    perplexity: Perplexity
+    recall_state: State
+    ratio_state: State
+    missing: int
+
+
+@dataclass(frozen=True)
+class ScalingResult:
+    """One row of the headline. `*_through` is the longest length up to which the probe holds, in tokens."""
+
+    scale: str
+    factor: float
+    lengths: tuple[LengthResult, ...]
+    recall_onset: Onset
+    ratio_onset: Onset
+    recall_through: int | None
+    ratio_through: int | None
+    effective_length: int | None
+    blind_spot: tuple[int, ...]
+    order: Order
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The answer of a run. `reference` is R, the unpatched model's recall inside its window."""
+
+    native_window: int
+    lengths: tuple[int, ...]
+    plan: str
+    epsilon: float
+    floor: float
+    reference: Estimate
+    control: Estimate
+    signal: bool
+    rows: tuple[ScalingResult, ...]
+
+
+def headline(
+    cells: pd.DataFrame,
+    *,
+    native_window: int,
+    lengths: Sequence[int],
+    scalings: Sequence[str],
+    epsilon: float = 0.05,
+    floor: float = 0.85,
+) -> Headline:
+    """Summarise the cells of a run: see `Headline`.
+
+    Args:
+        cells: rows of cells.jsonl.
+        native_window: tokens; R is read at lengths in [native / 2, native].
+        lengths: the grid, tokens.
+        scalings: labels as in the column `scale`, in the order of the rows; `none` is put first.
+        epsilon: perplexity is broken where the ratio is credibly above 1 + epsilon.
+        floor: recall is broken where it is credibly below floor · R.
+    """
+    grid = tuple(sorted(set(lengths)))
+    needles = asked(cells)
+    hits = scored(needles)
+    prior = document_correlation(hits)
+    found = recall(reference_rows(hits, native_window), prior)
+    reference = found.estimate() if found else NOTHING
+    control = control_rate(cells)
+    chance = max(NO_SIGNAL_RECALL, control.value if control.measured else 0.0)
+    signal = not reference.measured or reference.low > chance
+    losses = perplexity_rows(cells)
+    # Python's sort is stable: the baseline comes first, the others keep their order.
+    labels = sorted(dict.fromkeys(scalings), key=lambda label: label != "none")
+    rows = []
+    for label in labels:
+        own, own_losses = needles[needles["scale"] == label], losses[losses["scale"] == label]
+        retrieval = recall_states(scored(own), hits, grid, native_window, floor=floor, prior=prior)
+        ratio = ratio_states(finished(own_losses), grid, epsilon)
+        states = {length: (retrieval[length], ratio[length]) for length in grid}
+        results = tuple(_at(own, own_losses, length, states[length], prior) for length in grid)
+        factor = cells.loc[cells["scale"] == label, "factor"]
+        bar = floor * reference.value
+        rows.append(_scaling(label, float(factor.iloc[0]) if len(factor) else math.nan, results, signal, bar))
+    return Headline(native_window, grid, main_plan(cells), epsilon, floor, reference, control, signal, tuple(rows))
+
+
+def _at(
+    needles: pd.DataFrame, losses: pd.DataFrame, length: int, states: tuple[State, State], prior: float
+) -> LengthResult:
+    here, loss = needles[needles["context_length"] == length], losses[losses["context_length"] == length]
+    hits, done = scored(here), finished(loss)
+    found = recall(hits, prior)
+    return LengthResult(
+        length=length,
+        recall=found.estimate() if found else NOTHING,
+        perplexity=perplexity(done) if len(done) else NO_PERPLEXITY,
+        recall_state=states[0],
+        ratio_state=states[1],
+        missing=len(here) - len(hits) + len(loss) - len(done),
+    )
+
+
+def _scaling(label: str, factor: float, results: tuple[LengthResult, ...], signal: bool, bar: float) -> ScalingResult:
+    retrieval = {result.length: result.recall_state for result in results}
+    ratio = {result.length: result.ratio_state for result in results}
+    which = order(retrieval, ratio, signal)
+    blind = blind_spot(retrieval, ratio) if signal else ()
+    return ScalingResult(
+        scale=label,
+        factor=factor,
+        lengths=results,
+        recall_onset=onset(retrieval),
+        ratio_onset=onset(ratio),
+        recall_through=holds_through(retrieval),
+        ratio_through=holds_through(ratio),
+        effective_length=_effective(results, bar),
+        blind_spot=blind,
+        order=which,
+        verdict=_sentence(which, retrieval, ratio),
+    )
+
+
+def _effective(results: tuple[LengthResult, ...], bar: float) -> int | None:
+    """Return RULER's effective length: the longest with recall (the point estimate) at `bar`, all shorter too."""
+    longest = None
+    for result in results:
+        if not result.recall.measured:
+            continue
+        if not result.recall.value >= bar:
+            break
+        longest = result.length
+    return longest
+
+
+def _sentence(which: Order, retrieval: dict[int, State], ratio: dict[int, State]) -> str:
+    if which == "no signal":
+        return "no signal (the unpatched model hardly finds a needle inside its own window), so no verdict"
+    if which == "nothing measured":
+        return which
+    courses = []
+    if which != "perplexity only":
+        courses.append(_course("recall", retrieval))
+    if which != "retrieval only":
+        courses.append(_course("perplexity", ratio))
+    openings = {
+        "both": "both break at the same length",
+        "neither": "neither breaks",
+        "not resolved": "order not resolved",
+        "retrieval only": "perplexity not measured",
+        "perplexity only": "retrieval not measured",
+    }
+    return f"{openings.get(which, which)}: {', '.join(courses)}"
+
+
+def _course(name: str, states: dict[int, State]) -> str:
+    where = onset(states)
+    if where.by is not None:
+        return f"{name} breaks {'at' if where.after is None else 'in'} {where}"
+    through = holds_through(states)
+    if through is None:
+        return f"{name} undecided"
+    undecided = any(state == "undecided" for state in states.values())
+    return f"{name} holds through {length_label(through)}" + (", undecided beyond" if undecided else "")
+
+
+def from_manifest(cells: pd.DataFrame, manifest: dict[str, Any]) -> Headline:
+    """Summarise the cells of a run on the grid that its manifest resolved."""
+    resolved = manifest["resolved"]
+    return headline(
+        cells,
+        native_window=int(resolved["native_window"]),
+        lengths=[int(length) for length in resolved["lengths"]],
+        scalings=[str(scaling["label"]) for scaling in resolved["scalings"]],
+    )

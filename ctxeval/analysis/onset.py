@@ -1,0 +1,156 @@
+"""At which length retrieval and perplexity break, and which of the two breaks first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+
+from ctxeval.analysis.perplexity import ratio_bounds
+from ctxeval.analysis.recall import alike, recall, reference_rows
+from ctxeval.analysis.stats import PRIOR_CORRELATION, scaled_difference
+
+State = Literal["holds", "broken", "undecided", "missing"]
+Order = Literal[
+    "retrieval first",
+    "perplexity first",
+    "both",
+    "neither",
+    "not resolved",
+    "no signal",
+    "retrieval only",
+    "perplexity only",
+    "nothing measured",
+]
+States = Mapping[int, State]
+ERROR_RATE = 0.05
+
+
+@dataclass(frozen=True)
+class Onset:
+    """Where a probe breaks: after `after` tokens (the last length that holds; `None`: none does) and by `by` tokens.
+
+    `by` is the first broken length, `None` where no length is broken.
+    """
+
+    after: int | None
+    by: int | None
+
+    def __str__(self) -> str:
+        if self.by is None:
+            return "not broken"
+        return (
+            f"≤ {length_label(self.by)}"
+            if self.after is None
+            else f"({length_label(self.after)}, {length_label(self.by)}]"
+        )
+
+
+def length_label(length: int) -> str:
+    """Write a length in tokens as `16K` (16,384), `2.5K` (2,560) or, where neither is exact, in full."""
+    return f"{length / 1024:g}K" if length >= 1024 and length % 128 == 0 else str(length)
+
+
+def recall_states(
+    rows: pd.DataFrame,
+    baseline: pd.DataFrame,
+    lengths: Sequence[int],
+    native_window: int,
+    *,
+    floor: float = 0.85,
+    prior: float = PRIOR_CORRELATION,
+) -> dict[int, State]:
+    """Judge recall at each length against `floor` · R, R being the unpatched model's recall inside its window.
+
+    R is taken on the documents and depths of the length in question, and its uncertainty is propagated. The bounds
+    are simultaneous over the lengths that were measured (Bonferroni): all states of a scale are right at 95 %.
+
+    Args:
+        rows: scored needle rows of one scale.
+        baseline: scored needle rows that hold the reference; others are ignored.
+        prior: see `recall`.
+    """
+    measured = [length for length in lengths if (rows["context_length"] == length).any()]
+    reference = reference_rows(baseline, native_window)
+    states: dict[int, State] = dict.fromkeys(lengths, "missing")
+    for length in measured:
+        here = rows[rows["context_length"] == length]
+        paired = alike(reference, here["document"], here["depth_percent"])
+        here = alike(here, paired["document"], paired["depth_percent"])
+        found, known = recall(here, prior), recall(paired, prior)
+        if found is None or known is None:
+            states[length] = "undecided"
+            continue
+        low, high = scaled_difference(found, known, floor, ERROR_RATE / len(measured))
+        states[length] = "broken" if high < 0 else "holds" if low >= 0 else "undecided"
+    return states
+
+
+def ratio_states(rows: pd.DataFrame, lengths: Sequence[int], epsilon: float = 0.05) -> dict[int, State]:
+    """Judge the perplexity ratio at each length against 1 + `epsilon`, by bounds simultaneous over the lengths.
+
+    Args:
+        rows: finished perplexity rows of one scale.
+    """
+    measured = [length for length in lengths if (rows["context_length"] == length).any()]
+    states: dict[int, State] = dict.fromkeys(lengths, "missing")
+    for length in measured:
+        low, high = ratio_bounds(rows[rows["context_length"] == length], ERROR_RATE / len(measured))
+        states[length] = "broken" if low > 1 + epsilon else "holds" if high <= 1 + epsilon else "undecided"
+    return states
+
+
+def onset(states: States) -> Onset:
+    """Return the interval in which a probe breaks: (last length that holds before it, first that is broken]."""
+    lengths = sorted(states)
+    by = next((length for length in lengths if states[length] == "broken"), None)
+    held = [length for length in lengths if states[length] == "holds" and (by is None or length < by)]
+    return Onset(held[-1] if held else None, by)
+
+
+def holds_through(states: States) -> int | None:
+    """Return the longest length that holds together with every shorter one that was measured, in tokens."""
+    longest = None
+    for length in sorted(states):
+        if states[length] == "missing":
+            continue
+        if states[length] != "holds":
+            break
+        longest = length
+    return longest
+
+
+def blind_spot(recall_state: States, ratio_state: States) -> tuple[int, ...]:
+    """Return the lengths at which recall is broken while the perplexity ratio holds."""
+    shared = sorted(set(recall_state) & set(ratio_state))
+    return tuple(length for length in shared if (recall_state[length], ratio_state[length]) == ("broken", "holds"))
+
+
+def order(recall_state: States, ratio_state: States, signal: bool = True) -> Order:
+    """Say which probe breaks first.
+
+    A probe is first only if there is a length at which it is broken and the other credibly holds; where lengths point
+    both ways, the shortest decides. At a length where that is not so, one of the two states must be wrong for it to be
+    named, which happens with a chance of 5 % over the number of lengths: so the wrong probe is named at most in 5 %.
+    """
+    has_recall = any(state != "missing" for state in recall_state.values())
+    has_ratio = any(state != "missing" for state in ratio_state.values())
+    if not (has_recall or has_ratio):
+        return "nothing measured"
+    if has_recall and not signal:
+        return "no signal"
+    if not has_ratio:
+        return "retrieval only"
+    if not has_recall:
+        return "perplexity only"
+    retrieval, perplexity = blind_spot(recall_state, ratio_state), blind_spot(ratio_state, recall_state)
+    if retrieval or perplexity:
+        return "retrieval first" if min(retrieval + perplexity) in retrieval else "perplexity first"
+    pairs = [(recall_state[length], ratio_state[length]) for length in sorted(set(recall_state) & set(ratio_state))]
+    pairs = [pair for pair in pairs if pair != ("missing", "missing")]
+    if all(pair == ("holds", "holds") for pair in pairs):
+        return "neither"
+    first = next((index for index, pair in enumerate(pairs) if pair != ("holds", "holds")), len(pairs))
+    return "both" if pairs[first] == ("broken", "broken") else "not resolved"

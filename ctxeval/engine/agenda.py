@@ -1,0 +1,82 @@
+"""What is measured, on which document and in which order. Pure.
+
+Documents are the outer loop and scalings the inner one, so that a run that is stopped early has the same documents for
+every scaling, and is already a fair comparison.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ctxeval.engine.plan import Node, Prompt, build_tree, unshared
+from ctxeval.probes.measurement import Measurement
+from ctxeval.probes.needle import NeedleProbe, all_documents
+from ctxeval.probes.packing import GridCell
+from ctxeval.probes.perplexity import BASELINE, PerplexityProbe
+from ctxeval.resolve import Resolved
+from ctxeval.spec import RunSpec, ScalingSpec
+from ctxeval.text.documents import Document
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """Measurements of one scaling on one document that share a prefix tree: the unit of work and of resuming."""
+
+    scaling: ScalingSpec
+    document: int
+    measurements: tuple[Measurement, ...]
+
+    def tree(self, *, share: bool) -> tuple[list[Prompt], list[Node], list[tuple[int, int]]]:
+        """Return the prompts, their tree, and for each measurement the range of its prompts."""
+        prompts: list[Prompt] = []
+        ranges = []
+        for measurement in self.measurements:
+            ranges.append((len(prompts), len(prompts) + len(measurement.prompts)))
+            prompts.extend(measurement.prompts)
+        return prompts, build_tree(prompts) if share else unshared(prompts), ranges
+
+
+@dataclass(frozen=True, eq=False)
+class Agenda:
+    """All units of a run, made lazily: the token ids of every prompt together would not fit into memory."""
+
+    spec: RunSpec
+    resolved: Resolved
+    documents: Sequence[Document]
+    needle: NeedleProbe | None
+    perplexity: PerplexityProbe | None
+
+    def units(self) -> Iterator[Unit]:
+        """Yield the units in the order of execution; each call yields the same ones."""
+        for measurements in self._groups():
+            for scaling in self.resolved.with_reference:
+                wanted = tuple(one for one in measurements if self._measured(one, scaling))
+                if wanted:
+                    yield Unit(scaling, wanted[0].columns["document"], wanted)
+
+    def _groups(self) -> Iterator[list[Measurement]]:
+        counts: Counter[GridCell] = Counter()
+        checked = 0
+        for document, trial in all_documents(self.documents, self.spec.trials):
+            if self.perplexity and trial == 0 and document.index < self.resolved.perplexity_documents:
+                yield self.perplexity.baseline(document) + self.perplexity.measure(document)
+            if not self.needle:
+                continue
+            if not self.spec.packed:
+                yield self.needle.exact(document, trial)
+                continue
+            packed = self.needle.packed(document, trial, counts)
+            yield packed
+            if checked < self.spec.exact_subset:
+                subset = self.needle.exact_subset(document, trial, packed)
+                checked += len(subset)
+                yield subset
+
+    def _measured(self, measurement: Measurement, scaling: ScalingSpec) -> bool:
+        columns = measurement.columns
+        length: int = columns["context_length"]
+        if columns["control"] == BASELINE:
+            return scaling.method == "none"
+        return self.resolved.measures(scaling, length)

@@ -1,0 +1,161 @@
+"""The manifest of a run: what determined its values (`identity`), what was resolved, and where it ran."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctxeval.resolve import Resolved
+from ctxeval.results.schema import SCHEMA_VERSION
+from ctxeval.spec import RunSpec
+
+if TYPE_CHECKING:
+    from ctxeval.model.load import LanguageModel
+
+_PACKAGES = ("ctxeval", "torch", "transformers", "tokenizers", "numpy")
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of the packages that values depend on, and of Python."""
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def git_commit() -> str | None:
+    """Return the commit of the checkout that ctxeval runs from, with `+` where it has uncommitted changes."""
+    folder = Path(__file__).parent
+    try:
+        commit = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+        dirty = subprocess.run(
+            ["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit + ("+" if dirty else "")
+
+
+def now() -> str:
+    """Return the time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def describe_model(loaded: LanguageModel, attention: str) -> dict[str, Any]:
+    """Return what a manifest says of a loaded model: enough to tell whether another run had the same one.
+
+    `fingerprint` hashes the first values of every weight: a folder may keep its name while its weights change.
+    """
+    digest = hashlib.sha256()
+    for name, parameter in loaded.model.named_parameters():
+        digest.update(name.encode() + str(tuple(parameter.shape)).encode())
+        digest.update(parameter.detach().flatten()[:256].float().cpu().numpy().tobytes())
+    return {
+        "name": loaded.name,
+        "kind": loaded.kind,
+        "revision": loaded.revision,
+        "quantization": loaded.quantization,
+        "n_parameters": loaded.n_parameters,
+        "fingerprint": digest.hexdigest(),
+        "dtype": loaded.dtype,
+        "device": loaded.device.split(":")[0],
+        "attention": attention,
+    }
+
+
+def identity(
+    spec: RunSpec, resolved: Resolved, *, model: dict[str, Any], corpus: dict[str, Any], task: dict[str, Any]
+) -> dict[str, Any]:
+    """Return everything that determines a run's values: two runs of the same identity have the same rows.
+
+    `probes`, `scales` and the grid are left out: they say which rows there are, not what is in them. They are part of
+    it all the same where they move a row's neighbours in a shared context or its cuts, hence `plan`.
+    """
+    versions = package_versions()
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "model": model,
+        "corpus": corpus,
+        "task": task,
+        "versions": {name: versions[name] for name in ("torch", "transformers", "tokenizers")},
+        "seed": spec.seed,
+        "documents": spec.documents,
+        "trials": spec.trials,
+        "native_window": resolved.native_window,
+        "lengths": list(resolved.all_lengths),
+        "depths": list(resolved.depths),
+        "plan": "packed" if spec.packed else "exact",
+        "needles_per_context": spec.needles_per_context if spec.packed else 1,
+        "protocol": spec.protocol,
+        "stride": spec.stride,
+        "chat": spec.chat,
+        "chunk": spec.chunk,
+    }
+
+
+def manifest(
+    spec: RunSpec,
+    resolved: Resolved,
+    who: dict[str, Any],
+    *,
+    windows: dict[str, Any],
+    model: dict[str, Any],
+    cost: dict[str, Any],
+) -> dict[str, Any]:
+    """Return the manifest of a run that begins now. `who` is its identity."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "identity": who,
+        "argv": sys.argv[1:],
+        "spec": _plain(asdict(spec)),
+        "resolved": {
+            "target": resolved.target,
+            "lengths": list(resolved.lengths),
+            "reference_lengths": list(resolved.reference_lengths),
+            "depths": list(resolved.depths),
+            "documents": spec.documents,
+            "perplexity_documents": resolved.perplexity_documents,
+            "plan": "packed" if spec.packed else "exact",
+            "task": spec.task,
+            "protocol": spec.protocol,
+            "scalings": [
+                {"label": one.label, "method": one.method, "factor": one.factor, "options": dict(one.options)}
+                for one in resolved.scalings
+            ],
+            **windows,
+        },
+        "model": model,
+        "versions": package_versions(),
+        "platform": platform.platform(),
+        "git_commit": git_commit(),
+        "cost": cost,
+        "proofs": {},
+        "started": now(),
+        "finished": None,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Turn tuples into lists, so that the manifest equals itself after a round trip through JSON."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    return value

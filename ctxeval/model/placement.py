@@ -1,0 +1,86 @@
+"""Where a model runs and in which number format."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ctxeval.errors import UsageError, unknown
+from ctxeval.spec import DTYPES, ModelSpec
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPE_ALIASES = {
+    "float32": "fp32",
+    "float": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+}
+
+
+class Dtype(NamedTuple):
+    """A number format, and why it was chosen (empty where the user chose it)."""
+
+    name: str
+    dtype: torch.dtype
+    why: str
+
+
+def choose_device(spec: ModelSpec) -> str:
+    """Return the torch device: the one asked for, or the first of cuda, mps, cpu that is there.
+
+    Raises:
+        UsageError: an unknown device or one that is not there, or both a device and a device map.
+    """
+    import torch
+
+    wanted = spec.device
+    if spec.device_map is not None:
+        if wanted != "auto":
+            raise UsageError(f"both --device {wanted} and --device-map {spec.device_map}", "give one of them")
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "auto":
+        return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    kind, _, index = wanted.partition(":")
+    if kind not in ("cpu", "cuda", "mps") or (index and not (kind == "cuda" and index.isdecimal())):
+        raise unknown("device", wanted, ("auto", "cpu", "cuda", "cuda:0", "mps"))
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            f"--device {wanted}: torch {torch.__version__} sees no CUDA device", "use --device cpu or auto"
+        )
+    if index and int(index) >= torch.cuda.device_count():
+        raise UsageError(f"--device {wanted}: there are {torch.cuda.device_count()} CUDA devices", "they count from 0")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise UsageError(f"--device {wanted}: torch {torch.__version__} sees no MPS device", "use --device cpu or auto")
+    return wanted
+
+
+def choose_dtype(spec: ModelSpec, device: str) -> Dtype:
+    """Return the number format: the one asked for, or bf16 where the device has arithmetic for it, else fp32.
+
+    Raises:
+        UsageError: an unknown format.
+    """
+    import torch
+
+    formats = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    wanted = DTYPE_ALIASES.get(spec.dtype, spec.dtype)
+    if wanted in formats:
+        return Dtype(wanted, formats[wanted], "")
+    if wanted != "auto":
+        raise unknown("dtype", spec.dtype, (*DTYPES, *DTYPE_ALIASES))
+    name, why = ("bf16", "has bf16 arithmetic") if _has_bf16(device) else ("fp32", "has no bf16 arithmetic")
+    return Dtype(name, formats[name], f"{device} {why}")
+
+
+def _has_bf16(device: str) -> bool:
+    import torch
+
+    if device.startswith("cuda"):
+        # Emulated bf16 (before Ampere) is slower than fp32 and no more precise.
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device == "cpu":
+        able = torch.cpu.get_capabilities()
+        return any(able.get(feature, False) for feature in ("amx_bf16", "avx512_bf16", "sve_bf16"))
+    return False

@@ -1,0 +1,146 @@
+"""The headline table, as a terminal table, Markdown, CSV and JSON of the same content."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ctxeval.analysis.headline import Headline, LengthResult, ScalingResult
+from ctxeval.analysis.onset import State, length_label
+from ctxeval.report.text import (
+    MARKS,
+    MISSING,
+    half_width,
+    markdown_cell,
+    number,
+    number_range,
+    percent,
+    percent_range,
+    scale_label,
+    through,
+)
+from ctxeval.results.files import plain
+
+#: As many lengths as fit into 80 columns; a longer grid is cut into blocks.
+LENGTHS_A_BLOCK = 7
+STYLES: dict[State, str] = {"holds": "green", "broken": "bold red", "undecided": "yellow", "missing": "dim"}
+CSV_COLUMNS = (
+    *("scale", "factor", "context_length", "recall", "recall_low", "recall_high", "recall_rows", "recall_documents"),
+    *("recall_state", "perplexity", "bits_per_byte", "ratio", "ratio_low", "ratio_high", "ratio_documents"),
+    *("ratio_state", "missing"),
+)
+
+
+def has_recall(summary: Headline) -> bool:
+    """Whether retrieval was measured at all."""
+    return any(result.recall.measured for row in summary.rows for result in row.lengths)
+
+
+def has_perplexity(summary: Headline) -> bool:
+    """Whether perplexity was measured at all."""
+    return any(math.isfinite(result.perplexity.value) for row in summary.rows for result in row.lengths)
+
+
+def terminal_tables(summary: Headline) -> Iterator[Table]:
+    """Yield the blocks of the headline: recall, then the perplexity ratio, at most seven lengths a block."""
+    for start in range(0, len(summary.lengths), LENGTHS_A_BLOCK):
+        columns = range(start, min(start + LENGTHS_A_BLOCK, len(summary.lengths)))
+        if has_recall(summary):
+            yield _block(summary, columns, "Recall ↑, % (95 % interval below)", True)
+        if has_perplexity(summary):
+            yield _block(summary, columns, "Perplexity ratio to the unpatched native window ↓ (95 % below)", False)
+
+
+def _block(summary: Headline, columns: Sequence[int], title: str, retrieval: bool) -> Table:
+    table = Table(box=None, title=title, title_justify="left", title_style="bold", padding=(0, 1), pad_edge=False)
+    table.add_column("Scaling", overflow="fold", max_width=14)
+    for column in columns:
+        table.add_column(length_label(summary.lengths[column]), justify="right", no_wrap=True, min_width=5)
+    table.add_column("Holds to", justify="right", no_wrap=True)
+    for row in summary.rows:
+        cells = [_recall_cell(row.lengths[i]) if retrieval else _ratio_cell(row.lengths[i]) for i in columns]
+        limit = through(row.recall_through if retrieval else row.ratio_through)
+        table.add_row(Text(_label(row)), *cells, Text(limit))
+    return table
+
+
+def _recall_cell(result: LengthResult) -> Text:
+    text = Text(percent(result.recall.value) + MARKS[result.recall_state], style=STYLES[result.recall_state])
+    return text.append("\n" + percent_range(result.recall), style="dim not bold default")
+
+
+def _ratio_cell(result: LengthResult) -> Text:
+    ratio = result.perplexity.ratio
+    text = Text(number(ratio.value) + MARKS[result.ratio_state], style=STYLES[result.ratio_state])
+    return text.append("\n" + half_width(ratio), style="dim not bold default")
+
+
+def _label(row: ScalingResult) -> str:
+    label = scale_label(row.scale, row.factor)
+    return f"{label} (base)" if row.scale == "none" else label
+
+
+def markdown_tables(summary: Headline) -> str:
+    """Return the headline as Markdown tables with all lengths side by side; a state other than `holds` is written."""
+    parts = []
+    if has_recall(summary):
+        parts.append(_markdown(summary, "Recall ↑, % (95 % interval)", True))
+    if has_perplexity(summary):
+        parts.append(_markdown(summary, "Perplexity ratio to the unpatched native window ↓ (95 % interval)", False))
+    return "\n".join(parts)
+
+
+def _markdown(summary: Headline, title: str, retrieval: bool) -> str:
+    header = ["Scaling", *map(length_label, summary.lengths), "Holds to"]
+    lines = [f"**{title}**", "", _line(header), "|:--" + "|--:" * (len(header) - 1) + "|"]
+    for row in summary.rows:
+        cells = [_markdown_cell(result, retrieval) for result in row.lengths]
+        lines.append(_line([_label(row), *cells, through(row.recall_through if retrieval else row.ratio_through)]))
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_cell(result: LengthResult, retrieval: bool) -> str:
+    if retrieval:
+        value, spread = percent(result.recall.value), percent_range(result.recall)
+        state = result.recall_state
+    else:
+        value, spread = number(result.perplexity.ratio.value), number_range(result.perplexity.ratio)
+        state = result.ratio_state
+    if value == MISSING:
+        return MISSING
+    return f"{value} ({spread})" + (f" {state}" if state != "holds" else "")
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(markdown_cell, cells)) + " |"
+
+
+def csv_table(summary: Headline) -> str:
+    """Return the headline as CSV, one line a (scaling, length): full precision, lengths in tokens, empty if missing."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for row in summary.rows:
+        for result in row.lengths:
+            recall, loss = result.recall, result.perplexity
+            values = [
+                *(row.scale, row.factor, result.length),
+                *(recall.value, recall.low, recall.high, recall.rows, recall.documents, result.recall_state),
+                *(loss.value, loss.bits_per_byte, loss.ratio.value, loss.ratio.low, loss.ratio.high),
+                *(loss.ratio.documents, result.ratio_state, result.missing),
+            ]
+            writer.writerow(["" if plain(value) is None else value for value in values])
+    return out.getvalue()
+
+
+def json_table(summary: Headline) -> dict[str, Any]:
+    """Return the headline as plain JSON values (nan and infinities are null)."""
+    content: dict[str, Any] = plain(asdict(summary))
+    return content

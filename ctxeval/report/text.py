@@ -1,0 +1,101 @@
+"""How numbers and names are written in every report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ctxeval.analysis.onset import State, length_label
+from ctxeval.analysis.stats import Estimate
+
+MISSING = "–"
+#: Readable without colour: what is appended to a value by its state.
+MARKS: Mapping[State, str] = {"holds": "", "broken": "!", "undecided": "?", "missing": ""}
+LEGEND = "! broken   ? undecided   – not measured   no mark: holds"
+
+
+def percent(share: float) -> str:
+    """Write a share as whole percent; only a share of exactly 0 or 1 is written 0 or 100."""
+    if not math.isfinite(share):
+        return MISSING
+    value = round(100 * share)
+    if value == 100 and share < 1:
+        return "99"
+    if value == 0 and share > 0:
+        return "1"
+    return str(value)
+
+
+def percent_range(estimate: Estimate) -> str:
+    """Write the interval of a share in percent, rounded outwards: `81–100`."""
+    if not estimate.measured:
+        return ""
+    return f"{math.floor(100 * estimate.low + 1e-9)}–{math.ceil(100 * estimate.high - 1e-9)}"
+
+
+def number(value: float) -> str:
+    """Write a perplexity or a ratio in at most five characters; a blow-up is `>1e3`."""
+    if not math.isfinite(value):
+        return MISSING
+    if value > 1000:
+        return ">1e3"
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def half_width(estimate: Estimate) -> str:
+    """Write the wider side of an interval: `±0.02`; nothing where the value is beyond `>1e3`."""
+    if not estimate.measured or estimate.value > 1000:
+        return ""
+    half = max(estimate.high - estimate.value, estimate.value - estimate.low)
+    return f"±{number(half)}" if math.isfinite(half) else "±?"
+
+
+def number_range(estimate: Estimate) -> str:
+    """Write the interval of a ratio: `0.98–1.03`."""
+    if not estimate.measured:
+        return ""
+    return f"{number(estimate.low)}–{number(estimate.high) if math.isfinite(estimate.high) else '∞'}"
+
+
+def scale_label(scale: str, factor: float) -> str:
+    """Write a scaling with its factor: `yarn ×4`; factor 1 is left out."""
+    return scale if not math.isfinite(factor) or factor == 1 else f"{scale} ×{factor:g}"
+
+
+def through(length: int | None) -> str:
+    """Write the longest length that holds, `none` where not even the shortest does."""
+    return "none" if length is None else length_label(length)
+
+
+def model_line(manifest: Mapping[str, Any]) -> str:
+    """Write what was measured: model, quantisation, dtype, device."""
+    model = manifest.get("model") or {}
+    parts = [str(model.get("name") or "unknown model")]
+    if model.get("quantization"):
+        parts.append(f"quantised: {model['quantization']}")
+    parts += [str(manifest[key]) for key in ("dtype", "device") if manifest.get(key)]
+    return one_line(" · ".join(parts))
+
+
+def protocol_line(manifest: Mapping[str, Any], plan: str) -> str:
+    """Write how it was measured: task, plan, documents, perplexity protocol, native window."""
+    resolved = manifest.get("resolved") or {}
+    parts = [f"task {resolved.get('task', 'unknown')}", f"{plan} plan"]
+    if resolved.get("documents"):
+        parts.append(f"{resolved['documents']} documents")
+    if resolved.get("protocol"):
+        parts.append(f"perplexity: {resolved['protocol']}")
+    if resolved.get("native_window"):
+        parts.append(f"native window {length_label(int(resolved['native_window']))}")
+    return one_line(" · ".join(parts))
+
+
+def one_line(text: str) -> str:
+    """Return the text with line breaks and control characters as spaces."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def markdown_cell(text: str) -> str:
+    """Return the text safe inside a Markdown table: no line breaks, `|` and `<` escaped."""
+    return one_line(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

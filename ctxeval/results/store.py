@@ -1,0 +1,238 @@
+"""The run folder: `cells.jsonl`, one line a measurement as it happens, and `run.json`, the manifest."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
+
+from ctxeval.errors import RunError, UsageError
+from ctxeval.results.files import plain, write_whole
+from ctxeval.results.schema import CELL_TYPES, Cell, cell_from_row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ctxeval.analysis.headline import Headline
+
+CELLS = "cells.jsonl"
+MANIFEST = "run.json"
+COLUMNS = tuple(dict.fromkeys(field.name for kind in CELL_TYPES.values() for field in fields(kind)))
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A finished or unfinished run as read from its folder; `cells` has one row a measurement."""
+
+    path: Path
+    manifest: dict[str, Any]
+    cells: pd.DataFrame
+
+    def headline(self) -> Headline:
+        """Summarise the cells on the run's own grid."""
+        from ctxeval.analysis.headline import from_manifest
+
+        return from_manifest(self.cells, self.manifest)
+
+
+class RunStore:
+    """A run folder open for writing, by one process at a time. Use `create` or `resume`, as a context manager."""
+
+    def __init__(self, path: Path, handle: BinaryIO, ids: set[str]) -> None:
+        self.path = path
+        self.ids = ids
+        self._handle = handle
+
+    @classmethod
+    def create(cls, path: Path | str, manifest: Mapping[str, Any]) -> Self:
+        """Start a run in a folder that is new or empty; its parents are made.
+
+        Raises:
+            UsageError: the folder holds something already, or cannot be written.
+        """
+        folder = Path(path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if any(folder.iterdir()):
+                raise UsageError(
+                    f"output folder {folder} is not empty", "choose a new one, or continue it with --resume"
+                )
+            store = cls(folder, _locked(folder, "xb"), set())
+        except FileExistsError:
+            raise UsageError(f"output {folder} is taken by a file or by another run", "choose a new folder") from None
+        except OSError as error:
+            raise UsageError(f"cannot write output folder {folder}: {error.strerror}", "choose another") from None
+        store.write_manifest(manifest)
+        return store
+
+    @classmethod
+    def resume(cls, path: Path | str, manifest: Mapping[str, Any]) -> Self:
+        """Continue a run: what is there is loaded, and a torn last line is cut off.
+
+        Raises:
+            UsageError: no run, a damaged one, one that another process writes, or one whose identity differs.
+        """
+        folder = Path(path)
+        _same_identity(_read_manifest(folder), manifest)
+        try:
+            handle = _locked(folder, "r+b")
+        except OSError as error:
+            raise UsageError(f"cannot open {folder / CELLS}: {error.strerror}", "choose a folder to resume") from None
+        try:
+            content = handle.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            cells = list(_parse(whole, folder / CELLS))
+            handle.truncate(len(whole))
+            handle.seek(len(whole))
+        except BaseException:
+            handle.close()
+            raise
+        return cls(folder, handle, {cell.cell_id for cell in cells})
+
+    def append(self, cells: Sequence[Cell]) -> None:
+        """Write cells as whole lines, in one write that has reached the disk on return.
+
+        Raises:
+            RunError: the disk refuses, or a cell is there already.
+        """
+        new = [cell.cell_id for cell in cells]
+        again = sorted({name for name in new if name in self.ids or new.count(name) > 1})
+        if again:
+            raise RunError(f"cell {again[0]} is measured twice", f"{len(again)} such cells for {self.path / CELLS}")
+        data = "".join(_line(cell) for cell in cells).encode()
+        start = self._handle.tell()
+        try:
+            # Unbuffered, so that nothing refused now is written later; a nearly full disk takes a part first.
+            while data:
+                data = data[self._handle.write(data) :]
+            os.fsync(self._handle.fileno())
+        except OSError as error:
+            self._roll_back(start)
+            raise RunError(
+                f"cannot write {self.path / CELLS}: {error.strerror}", "make room, then continue with --resume"
+            ) from None
+        self.ids.update(new)
+
+    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        """Replace run.json as a whole.
+
+        Raises:
+            RunError: the disk refuses.
+        """
+        text = json.dumps(plain(manifest), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        write_whole(self.path / MANIFEST, text.encode())
+
+    def close(self) -> None:
+        """Release the folder."""
+        self._handle.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _roll_back(self, start: int) -> None:
+        # Half a batch must not be followed by other lines. If this fails too, the torn line is cut off on resume.
+        try:
+            self._handle.seek(start)
+            self._handle.truncate()
+        except OSError:
+            pass
+
+
+def load_run(path: Path | str) -> Run:
+    """Read a run folder, also while it is being written (a torn last line is left out).
+
+    Raises:
+        UsageError: not a run folder, unreadable, or damaged; with the line number where there is one.
+    """
+    folder = Path(path)
+    manifest = _read_manifest(folder)
+    content = _read(folder / CELLS)
+    cells = list(_parse(content[: content.rfind(b"\n") + 1], folder / CELLS))
+    try:
+        return Run(folder, manifest, to_frame(cells))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{folder / CELLS} has a value of the wrong type: {error}", "the file is damaged") from None
+
+
+def to_frame(cells: Sequence[Cell]) -> pd.DataFrame:
+    """Return the table of cells: every column of every probe, nan (or None) where a probe has no such column."""
+    import pandas as pd
+
+    frame = pd.DataFrame([cell.to_row() for cell in cells], columns=list(COLUMNS))
+    numbers = ("depth_percent", "needle_position", "needle_distance", "answer_logprob", "margin", "nll", "baseline_nll")
+    return frame.astype(dict.fromkeys(numbers, "float64"))
+
+
+def _locked(folder: Path, mode: str) -> BinaryIO:
+    handle: BinaryIO = (folder / CELLS).open(mode, buffering=0)  # type: ignore[assignment]
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        raise UsageError(f"{folder} is being written by another process", "wait for it to end") from None
+    return handle
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "give the folder of a run") from None
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(_read(path))
+    except ValueError:
+        raise UsageError(f"{path} is not JSON", "was it edited or copied in part?") from None
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("identity"), dict):
+        raise UsageError(f"{path} is not the manifest of a run", "it has no object 'identity'")
+    return manifest
+
+
+def _parse(content: bytes, path: Path) -> Iterator[Cell]:
+    seen: set[str] = set()
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+        try:
+            row = json.loads(line, parse_constant=_refuse)
+        except ValueError:
+            raise UsageError(f"{path}, line {number} is not JSON", "the file is damaged; measure again") from None
+        if not isinstance(row, dict):
+            raise UsageError(f"{path}, line {number} is not a row", "the file is damaged; measure again")
+        try:
+            cell = cell_from_row(row)
+        except UsageError as error:
+            raise UsageError(f"{path}, line {number}: {error.message}", error.hint) from None
+        if cell.cell_id in seen:
+            raise UsageError(f"{path}, line {number} repeats cell {cell.cell_id}", "each cell is measured once")
+        seen.add(cell.cell_id)
+        yield cell
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not standard JSON")
+
+
+def _line(cell: Cell) -> str:
+    return json.dumps(plain(cell.to_row()), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _same_identity(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    # Compared as JSON has them: a tuple and a list are the same there.
+    old, new = stored["identity"], json.loads(json.dumps(plain(wanted["identity"])))
+    if old == new:
+        return
+    keys = sorted(key for key in {*old, *new} if old.get(key) != new.get(key))
+    shown = "; ".join(f"{key}: {json.dumps(old.get(key))} there, {json.dumps(new.get(key))} asked for" for key in keys)
+    raise UsageError(f"the run to resume differs: {shown}", "resume with the same options, or start a new run")

@@ -1,0 +1,209 @@
+"""Rewrites a model's rotary frequencies in place, always from the ones it was found with, and puts them back."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from ctxeval.errors import RunError, UsageError
+from ctxeval.rope.options import validate_options
+from ctxeval.rope.scaling import Scaled, scale_frequencies
+from ctxeval.rope.sites import Site, find_sites
+from ctxeval.rope.snapshot import SiteState, capture, in_fp32, native_factor, put_back
+from ctxeval.rope.windows import read_windows, rope_parameters, text_config
+
+#: Set on a rotary module while its table is not the native one: a second patch would take it for native.
+MARK = "_ctxeval_scaled"
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a patch was last asked for; `native_window` in tokens, None only under `none`."""
+
+    method: str = "none"
+    factor: float = 1.0
+    native_window: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class RopePatch:
+    """Scales the rotary tables of one loaded model, any number of times, each time from its native state.
+
+    Keys cached under one setting are of no use under another: the caller drops its caches. The model's configuration
+    is left alone, as some models read it while they run.
+
+    Attributes:
+        model: the transformers model.
+        sites: its rotary tables; of those, `site.extended` are scaled.
+        native: the state of each site as found, with tables in fp32. The base of every scaling.
+        applied: what is in force.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """Find the tables of `model` (a transformers model, or an object whose `.model` is one) and copy them.
+
+        Raises:
+            UsageError: the model has no rotary tables.
+            RunError: a table was cast from fp32 and cannot be recomputed, or the model is patched already.
+        """
+        self.model = unwrap(model)
+        self.sites: tuple[Site, ...] = find_sites(self.model)
+        for site in self.sites:
+            if hasattr(site.module, MARK):
+                raise RunError(
+                    f"{site.label} is scaled already by {getattr(site.module, MARK)}", "restore that patch first"
+                )
+        self._found = tuple(capture(site) for site in self.sites)
+        self.native: tuple[SiteState, ...] = tuple(map(in_fp32, self.sites, self._found))
+        self.applied = Applied()
+
+    def apply(self, method: str, *, factor: float = 1.0, native_window: int | None = None, **options: Any) -> None:
+        """Bring the model to one setting, whatever was in force before.
+
+        `none` is the native state itself, whatever the factor.
+
+        Args:
+            method: a canonical method name.
+            factor: target / native window.
+            native_window: tokens; needed by every method but `none`.
+            **options: of the method, see `ctxeval.rope.options.OPTIONS`.
+
+        Raises:
+            UsageError: a bad method, factor, window or option, or one that this model cannot take. Nothing changed.
+            RunError: a rotary module has no place for the temperature. The model is as found.
+        """
+        if method == "none":
+            validate_options(method, options)
+            self._put(self.native)
+        else:
+            if native_window is None:
+                raise UsageError(f"scaling {method} without a native window", "give --native-window")
+            wanted = self.intended(method, factor=factor, native_window=native_window, **options)
+            self._put(self.native)
+            self._write(method, wanted)
+        self.applied = Applied(method, float(factor), native_window, dict(options))
+
+    def intended(self, method: str, *, factor: float, native_window: int, **options: Any) -> tuple[Scaled, ...]:
+        """Compute what each site should emit: fp64 frequencies and the whole factor on cos and sin. Changes nothing.
+
+        Raises:
+            UsageError: as `apply`.
+        """
+        validate_options(method, options)
+        result = []
+        for site, state in zip(self.sites, self.native, strict=True):
+            values = base_frequencies(site, state, method).double().cpu().numpy()
+            scaled = Scaled(values, 1.0)
+            if site.extended:
+                scaled = scale_frequencies(method, values, native_window=native_window, factor=factor, **options)
+                self._refuse_softmax_scaling(method, scaled.attention_factor)
+            result.append(Scaled(scaled.inv_freq, scaled.attention_factor * native_factor(site, state)))
+        return tuple(result)
+
+    def restore(self) -> None:
+        """Put every table and attribute back as found, bit for bit, cast tables included."""
+        self._put(self._found)
+        self.applied = Applied()
+
+    def frequencies_sha256(self) -> str:
+        """Hash what is in the model now: each site's name, dtype, frequencies and factor on cos and sin."""
+        digest = hashlib.sha256()
+        for site in self.sites:
+            table = site.inv_freq.detach().cpu()
+            digest.update(f"{site.label} {table.dtype} {site.attention_scaling!r}\n".encode())
+            digest.update(table.double().numpy().tobytes())
+        return digest.hexdigest()
+
+    def _put(self, states: tuple[SiteState, ...]) -> None:
+        for site, state in zip(self.sites, states, strict=True):
+            put_back(site, state)
+            if hasattr(site.module, MARK):
+                delattr(site.module, MARK)
+
+    def _write(self, method: str, wanted: tuple[Scaled, ...]) -> None:
+        try:
+            for site, scaled in zip(self.sites, wanted, strict=True):
+                if site.extended:
+                    table = torch.from_numpy(scaled.inv_freq).to(site.inv_freq.device, torch.float32)
+                    site.write_inv_freq(table)
+                    site.write_attention_scaling(scaled.attention_factor)
+                    site.freeze()
+                    setattr(site.module, MARK, method)
+        except RunError:
+            self.restore()
+            raise
+
+    def _refuse_softmax_scaling(self, method: str, temperature: float) -> None:
+        """Refuse a temperature on models whose attention carries a YaRN temperature of its own (MLA)."""
+        if temperature != 1.0 and rope_parameters(text_config(self.model.config)).get("mscale_all_dim"):
+            raise UsageError(
+                f"scaling {method} on a model with mscale_all_dim: its softmax holds a YaRN temperature already, and "
+                "another on cos and sin would reach the rotated dimensions only",
+                "choose pi, ntk or ntk-parts, or --attention-factor 1",
+            )
+
+
+@contextmanager
+def scaled_rope(
+    model: Any, method: str, *, factor: float = 1.0, native_window: int | None = None, **options: Any
+) -> Iterator[RopePatch]:
+    """Scale a model's rotary frequencies inside a `with` block; on leaving, also by an exception, they are restored.
+
+    Args:
+        model: a transformers model, or an object whose `.model` is one.
+        method: a canonical method name.
+        factor: target / native window.
+        native_window: tokens; read from the model's configuration when None.
+        **options: of the method.
+
+    Raises:
+        UsageError, RunError: as `RopePatch` and `RopePatch.apply`; also when the configuration has no window.
+    """
+    patch = RopePatch(model)
+    if native_window is None and method != "none":
+        native_window = read_windows(patch.model.config).native
+    patch.apply(method, factor=factor, native_window=native_window, **options)
+    try:
+        yield patch
+    finally:
+        patch.restore()
+
+
+def unwrap(model: Any) -> nn.Module:
+    """Return the transformers model: `model` itself, or its `.model`.
+
+    Raises:
+        UsageError: neither is a torch module with a configuration.
+    """
+    inner = model if isinstance(model, nn.Module) else getattr(model, "model", None)
+    if not isinstance(inner, nn.Module) or not hasattr(inner, "config"):
+        raise UsageError(f"{type(model).__name__} is not a transformers model", "pass what from_pretrained returns")
+    return inner
+
+
+def base_frequencies(site: Site, state: SiteState, method: str) -> torch.Tensor:
+    """Return the native frequencies (rotary_dim/2,) that a scaling starts from.
+
+    A dynamic module's table depends on what it read before; its base is the copy it resets to.
+
+    Raises:
+        UsageError: a LongRoPE module, which switches between two tables: no single one is native.
+    """
+    kind = state.attributes.get("rope_type", "default")
+    kind = kind.get(site.prefix, "default") if isinstance(kind, dict) else kind
+    if not site.extended or method == "none":
+        return state.inv_freq
+    if kind == "longrope":
+        raise UsageError(
+            f"scaling {method} on {site.label}, a LongRoPE table that changes with the length read",
+            "use none, or a checkpoint without LongRoPE",
+        )
+    if "dynamic" in str(kind) and state.original_inv_freq is not None:
+        return state.original_inv_freq
+    return state.inv_freq

@@ -1,0 +1,168 @@
+"""Where a model keeps its rotary frequencies, found by what its modules have and never by a list of model types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from ctxeval.errors import RunError, UsageError
+from ctxeval.rope.layers import extended_types
+
+BUFFER = "inv_freq"
+#: Tables that transformers keeps beside the one in use.
+SHADOWS = ("original", "long", "short")
+#: Parts of a dotted module name (or class name) that mean: rotary positions of something other than text.
+TOWER_WORDS = ("vision", "visual", "image", "video", "audio", "speech")
+#: The largest sinusoid or learned table is called one of these.
+TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_emb", "pos_embed")
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One table of frequencies in one rotary module.
+
+    `name` is the module's dotted name; `prefix` the layer type that the table serves, "" where it serves all layers;
+    `extended` whether a scaling changes it by default (see `ctxeval.rope.layers`).
+    """
+
+    name: str
+    module: nn.Module
+    prefix: str
+    extended: bool
+
+    @property
+    def label(self) -> str:
+        """The name for people: `model.rotary_emb`, or `model.rotary_emb[full_attention]`."""
+        return f"{self.name}[{self.prefix}]" if self.prefix else self.name
+
+    def key(self, attribute: str) -> str:
+        """Return the name under which the module keeps this table's `attribute`."""
+        return f"{self.prefix}_{attribute}" if self.prefix else attribute
+
+    @property
+    def inv_freq(self) -> Tensor:
+        """The frequencies in use, (rotary_dim/2,), rad/token, fp32 unless the model was cast."""
+        return cast(Tensor, getattr(self.module, self.key(BUFFER)))
+
+    @property
+    def original_inv_freq(self) -> Tensor | None:
+        """The copy that dynamic scaling resets to; None where the module keeps none."""
+        return cast("Tensor | None", getattr(self.module, self.key(f"original_{BUFFER}"), None))
+
+    def write_inv_freq(self, values: Tensor) -> None:
+        """Set both tables to `values`: in place, so that the buffer keeps its address, unless its dtype differs."""
+        for attribute in (BUFFER, f"original_{BUFFER}"):
+            self.write_buffer(attribute, values)
+
+    def write_buffer(self, attribute: str, values: Tensor) -> None:
+        """Set one table, `inv_freq` or `original_inv_freq`, where the module has it."""
+        buffer = getattr(self.module, self.key(attribute), None)
+        if buffer is None:
+            return
+        if buffer.dtype == values.dtype:
+            with torch.no_grad():
+                buffer.copy_(values)
+        else:
+            setattr(self.module, self.key(attribute), values.to(buffer.device, copy=True))
+
+    @property
+    def attention_scaling(self) -> float:
+        """The factor on cos and sin; 1 where the module has none."""
+        return float(getattr(self.module, self.key("attention_scaling"), 1.0))
+
+    def write_attention_scaling(self, value: float) -> None:
+        """Set the factor on cos and sin.
+
+        Raises:
+            RunError: the module has no such factor and `value` is not 1.
+        """
+        if hasattr(self.module, self.key("attention_scaling")):
+            setattr(self.module, self.key("attention_scaling"), value)
+        elif value != 1.0:
+            raise RunError(
+                f"{self.label} ({type(self.module).__name__}) has no attention_scaling to set to {value:.6g}",
+                "choose a scaling without a temperature: pi, ntk, ntk-parts",
+            )
+
+    @property
+    def rope_type(self) -> str:
+        """The kind of RoPE as transformers names it; "default" where the module does not say."""
+        kind = getattr(self.module, "rope_type", "default")
+        return str(kind.get(self.prefix, "default") if isinstance(kind, Mapping) else kind)
+
+    def freeze(self) -> None:
+        """Stop the module from recomputing the table in its forward.
+
+        transformers does so where the type is dynamic or longrope; PhiMoE always does, through `rope_init_fn`.
+        """
+        kind = getattr(self.module, "rope_type", None)
+        if isinstance(kind, Mapping):
+            self.module.rope_type = {**kind, self.prefix: "default"}  # type: ignore[assignment]
+        elif kind is not None:
+            self.module.rope_type = "default"  # type: ignore[assignment]
+        if not self.prefix and "rope_init_fn" in vars(self.module):
+            self.module.rope_init_fn = lambda *_, **__: (  # type: ignore[assignment]
+                self.inv_freq,
+                self.attention_scaling,
+            )
+
+
+def find_sites(model: nn.Module) -> tuple[Site, ...]:
+    """Find every table of rotary frequencies of the text decoder, in the order of the model's modules.
+
+    Raises:
+        UsageError: there is none; the message says what the model has instead.
+    """
+    found = [(name, module, prefix) for name, module in _text_modules(model) for prefix in _prefixes(module)]
+    if not found:
+        raise UsageError(
+            f"{type(model).__name__} has no rotary frequencies to scale: {_instead(model)}",
+            "ctxeval extends RoPE models whose rotary module has an inv_freq buffer",
+        )
+    extended = extended_types(prefix for _, _, prefix in found)
+    return tuple(Site(name, module, prefix, prefix in extended) for name, module, prefix in found)
+
+
+def _text_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, module in model.named_modules():
+        where = f"{name}.{type(module).__name__}".lower()
+        if not any(word in where for word in TOWER_WORDS):
+            yield name, module
+
+
+def _prefixes(module: nn.Module) -> Iterator[str]:
+    for name, _ in module.named_buffers(recurse=False):
+        if name == BUFFER:
+            yield ""
+        elif name.endswith(f"_{BUFFER}"):
+            prefix = name[: -len(BUFFER) - 1]
+            if prefix.split("_")[-1] not in SHADOWS:
+                yield prefix
+
+
+def _instead(model: nn.Module) -> str:
+    """Say how the model knows positions, as far as its configuration and modules show."""
+    modules = list(_text_modules(model))
+    if any("alibi" in attribute for _, module in modules for attribute in dir(module)):
+        return "it uses ALiBi biases"
+    tables: dict[str, Any] = {}
+    for name, module in modules:
+        leaves = (*module.named_buffers(recurse=False), *module.named_parameters(recurse=False))
+        tables.update({f"{name}.{leaf}": value for leaf, value in leaves if leaf in TABLE_NAMES})
+        if name.rpartition(".")[2] in TABLE_NAMES:
+            tables[name] = module
+    for name, table in tables.items():
+        if isinstance(table, Tensor) and not isinstance(table, nn.Parameter):
+            return f"it rotates by a fixed sin/cos table ({name}, {tuple(table.shape)}), as long as the native window"
+        if "sinusoid" in type(table).__name__.lower():
+            return f"it uses a fixed sinusoid table ({name}, {type(table).__name__})"
+    if tables:
+        return f"it uses a learned table of absolute positions ({next(iter(tables))})"
+    marks = ("A_log", "time_decay", "ssm_state_size")
+    if any(hasattr(module, mark) for _, module in modules for mark in marks):
+        return "it is a state-space or recurrent model"
+    return "no position encoding that ctxeval knows was found"

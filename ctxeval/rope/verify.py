@@ -1,0 +1,226 @@
+"""Proves that a patch took: on the frequencies the model emits and on its logits, not on what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ctxeval.errors import RunError
+from ctxeval.rope.emission import Deviation, deviation
+from ctxeval.rope.facts import broken_promise
+from ctxeval.rope.patch import RopePatch, base_frequencies
+from ctxeval.rope.scaling import Scaled
+from ctxeval.rope.sites import Site, find_sites
+from ctxeval.rope.snapshot import capture, native_factor, put_back
+
+#: Tokens of the prompt whose logits are compared, at most. Long enough for slow pairs to show in bf16.
+PROMPT_TOKENS = 128
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was measured on a patch that holds.
+
+    `sites` are the rotary tables found, `extended` those that the method scales, `unused` those that the model did not
+    ask for on the prompt (some keep a spare one). `max_error` is the deviation of cos
+    or sin from the fp64 reference that came closest to its `tolerance` (that of fp32 rounding), over `positions`.
+    `attention_factor` is the whole factor on cos and sin of the first extended site. `logits_change` is the largest
+    absolute difference from the unpatched model's logits over a prompt of `prompt_tokens`.
+    """
+
+    method: str
+    factor: float
+    native_window: int
+    target_length: int
+    sites: tuple[str, ...]
+    extended: tuple[str, ...]
+    unused: tuple[str, ...]
+    positions: tuple[int, ...]
+    max_error: float
+    tolerance: float
+    attention_factor: float
+    logits_change: float
+    prompt_tokens: int
+    frequencies_sha256: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON-able values."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+def prove(patch: RopePatch, *, native_window: int, target_length: int, input_ids: Tensor | None = None) -> Proof:
+    """Prove that the model does what `patch.applied` says. The patch is left in force.
+
+    Args:
+        patch: with a setting applied, `none` included.
+        native_window: L of that setting, in tokens.
+        target_length: the longest context that will be read, in tokens.
+        input_ids: a prompt (1, tokens) for the logits; by default token ids counted through the vocabulary.
+
+    Raises:
+        RunError: the first fact that does not hold, with the numbers.
+    """
+    held = tuple(capture(site) for site in patch.sites)
+    try:
+        _check_sites(patch)
+        wanted = _reference(patch, native_window)
+        positions = tuple(sorted({0, native_window - 1, target_length - 1}))
+        worst = max((_check_emission(*pair, positions) for pair in zip(patch.sites, wanted, strict=True)), key=_excess)
+        for site, state in zip(patch.sites, held, strict=True):
+            put_back(site, state)
+        prompt = _prompt(patch.model, native_window) if input_ids is None else input_ids
+        change, unused = _check_logits(patch, wanted, prompt)
+    finally:
+        for site, state in zip(patch.sites, held, strict=True):
+            put_back(site, state)
+    extended = [(site.label, scaled) for site, scaled in zip(patch.sites, wanted, strict=True) if site.extended]
+    return Proof(
+        method=patch.applied.method,
+        factor=patch.applied.factor,
+        native_window=native_window,
+        target_length=target_length,
+        sites=tuple(site.label for site in patch.sites),
+        extended=tuple(label for label, _ in extended),
+        unused=unused,
+        positions=positions,
+        max_error=worst.error,
+        tolerance=worst.tolerance,
+        attention_factor=extended[0][1].attention_factor,
+        logits_change=change,
+        prompt_tokens=int(prompt.shape[-1]),
+        frequencies_sha256=patch.frequencies_sha256(),
+    )
+
+
+def _check_sites(patch: RopePatch) -> None:
+    """The patch holds every table the model has now, and all are fp32."""
+    held = {(site.label, id(site.module)) for site in patch.sites}
+    for site in find_sites(patch.model):
+        if (site.label, id(site.module)) not in held:
+            raise RunError(f"{site.label} is a rotary table that the patch did not touch")
+    for site in patch.sites:
+        if site.inv_freq.dtype != torch.float32:
+            raise RunError(
+                f"{site.label}: inv_freq is {site.inv_freq.dtype}, not float32",
+                "do not cast the model with model.to(dtype); load it with dtype=...",
+            )
+
+
+def _reference(patch: RopePatch, native_window: int) -> tuple[Scaled, ...]:
+    """Compute what each site should emit, and hold the formula itself against what its method promises."""
+    applied = patch.applied
+    if applied.native_window not in (None, native_window):
+        raise RunError(
+            f"{applied.method} was applied for a native window of {applied.native_window}, "
+            f"the proof is for {native_window}"
+        )
+    wanted = patch.intended(applied.method, factor=applied.factor, native_window=native_window, **applied.options)
+    for site, state, scaled in zip(patch.sites, patch.native, wanted, strict=True):
+        method, options = (applied.method, applied.options) if site.extended else ("none", {})
+        native = base_frequencies(site, state, method).double().cpu().numpy()
+        relative = Scaled(scaled.inv_freq, scaled.attention_factor / native_factor(site, state))
+        broken = broken_promise(
+            method, native, relative, native_window=native_window, factor=applied.factor, options=options
+        )
+        if broken:
+            raise RunError(f"{site.label}: the {method} reference is wrong: {broken}")
+    return wanted
+
+
+def _check_emission(site: Site, wanted: Scaled, positions: Sequence[int]) -> Deviation:
+    before = site.inv_freq.clone()
+    worst = deviation(site, wanted, positions)
+    if not torch.equal(before, site.inv_freq):
+        raise RunError(
+            f"{site.label} (rope type {site.rope_type}) rewrote its frequencies on reading position {positions[-1]}: "
+            f"{_first_change(before, site.inv_freq)}",
+            "its cached keys would belong to several bases",
+        )
+    if worst.excess > 1:
+        raise RunError(
+            f"{site.label} emits {worst.emitted:.7g} for pair {worst.pair} at position {worst.position}, "
+            f"not {worst.expected:.7g}: off by {worst.error:.3g}, fp32 explains {worst.tolerance:.3g}",
+            _guess(site, wanted),
+        )
+    return worst
+
+
+def _guess(site: Site, wanted: Scaled) -> str:
+    """Say which of table and factor is off, as far as the module shows them."""
+    table = site.inv_freq.double().cpu().numpy()
+    if table.shape != wanted.inv_freq.shape or not np.allclose(table, wanted.inv_freq, rtol=1e-6, atol=0):
+        return "its inv_freq is not the intended one"
+    if not np.isclose(site.attention_scaling, wanted.attention_factor, rtol=1e-9):
+        return f"its attention_scaling is {site.attention_scaling:.7g}, intended {wanted.attention_factor:.7g}"
+    return "its inv_freq and attention_scaling are the intended ones, and its forward does not follow them"
+
+
+def _check_logits(patch: RopePatch, wanted: tuple[Scaled, ...], prompt: Tensor) -> tuple[float, tuple[str, ...]]:
+    """The model runs through the sites, and its logits move exactly if frequencies or factors did.
+
+    Returns the largest change, and the sites that were not asked for.
+    """
+    called: set[tuple[int, str]] = set()
+    after = _logits(patch, prompt, called)
+    unused = tuple(site for site in patch.sites if (id(site.module), site.prefix) not in called)
+    if all(site in unused for site in patch.sites if site.extended):
+        raise RunError(f"the model never calls {', '.join(site.label for site in unused)}", "patching has no effect")
+    for site, state in zip(patch.sites, patch.native, strict=True):
+        put_back(site, state)
+    before = _logits(patch, prompt, set())
+    if not (torch.isfinite(after).all() and torch.isfinite(before).all()):
+        raise RunError(f"logits are not finite on a prompt of {prompt.shape[-1]} tokens")
+    change = float((after - before).abs().max())
+    same = all(
+        np.array_equal(scaled.inv_freq, state.inv_freq.double().cpu().numpy())
+        and scaled.attention_factor == native_factor(site, state)
+        for site, state, scaled in zip(patch.sites, patch.native, wanted, strict=True)
+    )
+    if same and not torch.equal(after, before):
+        raise RunError(
+            f"{patch.applied.method} is the native state, yet logits differ by {change:.3g} from the unpatched model",
+            "is the model in eval mode?",
+        )
+    if not same and change == 0:
+        raise RunError(f"{patch.applied.method} changed no logit on a prompt of {prompt.shape[-1]} tokens")
+    return change, tuple(site.label for site in unused)
+
+
+def _logits(patch: RopePatch, prompt: Tensor, called: set[tuple[int, str]]) -> Tensor:
+    """Forward `prompt` (1, tokens) and return logits (1, tokens, vocabulary), noting which tables were asked for."""
+
+    def note(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
+        called.add((id(module), keywords.get("layer_type", arguments[2] if len(arguments) > 2 else None) or ""))
+
+    modules = {id(site.module): site.module for site in patch.sites}.values()
+    handles = [module.register_forward_hook(note, with_kwargs=True) for module in modules]
+    try:
+        with torch.no_grad():
+            logits: Tensor = patch.model(input_ids=prompt, use_cache=False).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+    return logits
+
+
+def _prompt(model: nn.Module, native_window: int) -> Tensor:
+    embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
+    count = min(PROMPT_TOKENS, native_window)
+    # Distinct ids where the vocabulary allows, spread over it; 7919 is a prime that divides no usual vocabulary.
+    ids = torch.arange(1, count + 1) * 7919 % embedding.weight.shape[0]
+    prompt: Tensor = ids[None].to(embedding.weight.device)
+    return prompt
+
+
+def _first_change(before: Tensor, after: Tensor) -> str:
+    pair = int((before != after).nonzero()[0, 0]) if before.shape == after.shape else 0
+    return f"pair {pair} went from {float(before[pair]):.6g} to {float(after[pair]):.6g} rad/token"
+
+
+def _excess(worst: Deviation) -> float:
+    return worst.excess

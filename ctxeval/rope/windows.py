@@ -1,0 +1,104 @@
+"""The two context windows of a checkpoint, read from its configuration. Imports neither torch nor transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ctxeval.errors import UsageError
+from ctxeval.rope.layers import is_local
+from ctxeval.rope.options import validate_window
+
+#: Where configurations keep the window, in the order they are asked.
+WINDOW_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
+ORIGINAL_KEY = "original_max_position_embeddings"
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows in tokens, and where each was read.
+
+    `native` is what the checkpoint supports as configured: the L that a scaling composes on. `pretrain` is what it was
+    pre-trained on before any scaling that its configuration holds.
+    """
+
+    native: int
+    pretrain: int
+    native_source: str
+    pretrain_source: str
+
+
+def read_windows(config: Any, native_override: int | None = None, pretrain_override: int | None = None) -> Windows:
+    """Read both windows.
+
+    Args:
+        config: a transformers configuration; its text part is taken where it has several.
+        native_override: tokens, instead of what the configuration says.
+        pretrain_override: likewise.
+
+    Returns:
+        native = `max_position_embeddings`, or factor * original where that is larger; pretrain =
+        `original_max_position_embeddings` (top level before rope parameters, as transformers does) where the checkpoint
+        is scaled already, else native.
+
+    Raises:
+        UsageError: no window in the configuration and none given, or an override that is not a number of tokens.
+    """
+    text = text_config(config)
+    rope = rope_parameters(text)
+    scaled = rope.get("rope_type", rope.get("type", "default")) != "default"
+    original, original_source = _read_original(text, rope) if scaled else (None, "")
+    configured, configured_source = _read_configured(text)
+    native, native_source = configured, configured_source
+    factor = rope.get("factor")
+    if original is not None and isinstance(factor, int | float) and factor * original > (configured or 0):
+        native, native_source = round(factor * original), f"factor {factor:g} * {original_source}"
+    if native_override is not None:
+        validate_window(native_override)
+        native, native_source = native_override, "--native-window"
+    if native is None:
+        kind = getattr(text, "model_type", type(text).__name__)
+        raise UsageError(f"no context window in the {kind} configuration", "give --native-window")
+    pretrain, pretrain_source = (native, native_source) if original is None else (original, original_source)
+    if original is None and configured is not None and native_override is not None:
+        # The override corrects what is supported now; what was trained on is still what the file says.
+        pretrain, pretrain_source = configured, configured_source
+    if pretrain_override is not None:
+        validate_window(pretrain_override)
+        pretrain, pretrain_source = pretrain_override, "given"
+    return Windows(native, pretrain, native_source, pretrain_source)
+
+
+def text_config(config: Any) -> Any:
+    """Return the part of a configuration that describes the text decoder (itself, mostly)."""
+    getter = getattr(config, "get_text_config", None)
+    return getter(decoder=True) if callable(getter) else config
+
+
+def rope_parameters(config: Any) -> Mapping[str, Any]:
+    """Return the rope parameters of the global layers: `rope_parameters` (v5), else `rope_scaling` (v4), else {}."""
+    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if not isinstance(parameters, Mapping):
+        return {}
+    by_layer_type = {name: value for name, value in parameters.items() if isinstance(value, Mapping)}
+    if not by_layer_type:
+        return parameters
+    globals_first = sorted(by_layer_type, key=lambda name: (is_local(name), name))
+    return by_layer_type[globals_first[0]]
+
+
+def _read_original(config: Any, rope: Mapping[str, Any]) -> tuple[int | None, str]:
+    top = getattr(config, ORIGINAL_KEY, None)
+    if isinstance(top, int):
+        return top, ORIGINAL_KEY
+    inner = rope.get(ORIGINAL_KEY)
+    return (int(inner), f"rope_parameters.{ORIGINAL_KEY}") if isinstance(inner, int | float) else (None, "")
+
+
+def _read_configured(config: Any) -> tuple[int | None, str]:
+    for key in WINDOW_KEYS:
+        value = getattr(config, key, None)
+        if isinstance(value, int) and value > 0:
+            return value, key
+    return None, ""

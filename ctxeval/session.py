@@ -1,0 +1,160 @@
+"""The part of a run that has the weights: patch, prove, measure, append."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ctxeval.engine.agenda import Unit
+from ctxeval.engine.budget import Cost, Geometry, Speed, segment_cost, tree_cost
+from ctxeval.engine.execute import execute
+from ctxeval.engine.plan import prune
+from ctxeval.errors import RunError
+from ctxeval.model.load import LanguageModel
+from ctxeval.model.reader import Reader
+from ctxeval.model.scores import TokenScores
+from ctxeval.prepare import Prepared
+from ctxeval.probes.perplexity import BASELINE
+from ctxeval.results.schema import Cell, PerplexityCell
+from ctxeval.results.store import RunStore, load_run
+from ctxeval.rope.patch import RopePatch
+from ctxeval.rope.verify import prove
+
+
+class Observer:
+    """What a run tells while it goes on. The default says nothing; the command line shows it on stderr."""
+
+    def say(self, line: str) -> None:
+        """Report one line of talk."""
+
+    def begin(self, seconds: float) -> None:
+        """Announce the predicted seconds of the work that is left."""
+
+    def advance(self, seconds: float) -> None:
+        """Report work done, in predicted seconds."""
+
+
+@dataclass(eq=False)
+class Session:
+    """The part of a run that has the weights."""
+
+    prepared: Prepared
+    language_model: LanguageModel
+    geometry: Geometry
+    identity: dict[str, Any]
+    observer: Observer
+
+    def __post_init__(self) -> None:
+        self.patch = RopePatch(self.language_model.model)
+        self.reader = Reader(self.language_model.model, self.prepared.longest + 1)
+        self.proofs: dict[str, Any] = {}
+        self.forwarded = 0
+        self._applied: str | None = None
+        self._baselines: dict[tuple[int, int], float | None] = {}
+
+    def count(self, done: set[str]) -> tuple[Cost, Cost]:
+        """Return the cost of the whole run, and of what is left where the cells in `done` are there already."""
+        whole = left = Cost()
+        for unit in self.prepared.agenda.units():
+            prompts, roots, ranges = unit.tree(share=self.reader.can_rewind)
+            whole += tree_cost(self.geometry, roots, prompts, self.prepared.spec.chunk)
+            wanted = self._wanted(unit, ranges, done)
+            if wanted:
+                left += tree_cost(self.geometry, prune(roots, wanted), prompts, self.prepared.spec.chunk)
+        return whole, left
+
+    def measure(self, store: RunStore, speed: Speed) -> None:
+        """Measure everything that is not in the store, appending each row as soon as it is complete."""
+        for row in load_run(store.path).cells.to_dict("records"):
+            self._remember(row)
+        for unit in self.prepared.agenda.units():
+            cells = self._cells(unit)
+            if all(cell.cell_id in store.ids for cell in cells):
+                continue
+            self._apply(unit)
+            for cell in self._measure_unit(unit, cells, store.ids, speed):
+                store.append([cell])
+                self._remember(cell.to_row())
+
+    def _cells(self, unit: Unit) -> list[Cell]:
+        scaling = unit.scaling
+        extra = self.identity | {"options": dict(scaling.options)}
+        return [one.bind(scaling.label, scaling.factor, extra) for one in unit.measurements]
+
+    def _wanted(self, unit: Unit, ranges: list[tuple[int, int]], done: set[str]) -> frozenset[int]:
+        missing = [ranges[index] for index, cell in enumerate(self._cells(unit)) if cell.cell_id not in done]
+        return frozenset(index for start, stop in missing for index in range(start, stop))
+
+    def _apply(self, unit: Unit) -> None:
+        """Put the unit's frequencies in force; the first time, prove that the model really emits them."""
+        scaling, native = unit.scaling, self.prepared.resolved.native_window
+        if self._applied == scaling.label:
+            return
+        self.patch.apply(scaling.method, factor=scaling.factor, native_window=native, **scaling.options)
+        self._applied = scaling.label
+        digest = self.patch.frequencies_sha256()
+        if scaling.label not in self.proofs:
+            proof = prove(self.patch, native_window=native, target_length=self.prepared.longest)
+            self.proofs[scaling.label] = proof.as_dict() | {"frequencies_sha256": digest}
+        elif self.proofs[scaling.label]["frequencies_sha256"] != digest:
+            raise RunError(f"{scaling.label} gave other frequencies than the first time", "please report this")
+
+    def _measure_unit(self, unit: Unit, cells: list[Cell], done: set[str], speed: Speed) -> Iterator[Cell]:
+        chunk = self.prepared.spec.chunk
+        prompts, roots, ranges = unit.tree(share=self.reader.can_rewind)
+        owner = {index: row for row, (start, stop) in enumerate(ranges) for index in range(start, stop)}
+        scores: dict[int, dict[int, TokenScores]] = {row: {} for row in range(len(cells))}
+        pending = {row for row, cell in enumerate(cells) if cell.cell_id not in done}
+        began = time.perf_counter()
+        self.reader.restart()
+        try:
+            for index, score in execute(
+                self.reader, prompts, prune(roots, self._wanted(unit, ranges, done)), chunk, self._advance(speed)
+            ):
+                row = owner[index]
+                scores[row][index] = score
+                start, stop = ranges[row]
+                if len(scores[row]) == stop - start:
+                    read = unit.measurements[row].read([scores[row][one] for one in range(start, stop)])
+                    taken, began = time.perf_counter() - began, time.perf_counter()
+                    pending.discard(row)
+                    yield self._finish(replace(cells[row], seconds=round(taken, 3), **read))
+        except MemoryError as error:
+            reason = f"out of memory at {self.reader.length} tokens: {error}"
+        except RuntimeError as error:
+            if "memory" not in str(error).lower():
+                raise
+            reason = f"out of memory at {self.reader.length} tokens: {str(error).splitlines()[0]}"
+        else:
+            return
+        for row in sorted(pending):
+            yield replace(cells[row], status="oom", reason=reason)
+
+    def _advance(self, speed: Speed) -> Callable[[int, int], None]:
+        def advance(start: int, tokens: int) -> None:
+            self.forwarded += tokens
+            self.observer.advance(speed.seconds(segment_cost(self.geometry, start, tokens)))
+
+        return advance
+
+    def _finish(self, cell: Cell) -> Cell:
+        """Put the unpatched model's loss on the same tokens beside a perplexity row's own."""
+        if not isinstance(cell, PerplexityCell):
+            return cell
+        if cell.control == BASELINE:
+            return replace(cell, baseline_nll=cell.nll)
+        return replace(cell, baseline_nll=self._baselines.get((cell.document, cell.context_length)))
+
+    def _remember(self, row: dict[str, Any]) -> None:
+        if row["probe"] == "perplexity" and row["control"] == BASELINE and row["status"] == "ok":
+            self._baselines[int(row["document"]), int(row["context_length"])] = float(row["nll"])
+
+
+def measured_geometry(geometry: Geometry, language_model: LanguageModel) -> Geometry:
+    """Replace what the configuration only suggests by the loaded model's own sizes."""
+    model = language_model.model
+    weight_bytes = sum(one.numel() * one.element_size() for one in model.parameters())
+    size = next(model.parameters()).element_size()
+    return replace(geometry, weight_bytes=weight_bytes, bytes_per_value=size)

@@ -1,0 +1,199 @@
+"""What a run is asked to do, frozen and checked before anything is loaded. Pure: no torch, no files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from ctxeval.errors import UsageError, unknown
+
+METHODS = ("none", "pi", "ntk", "ntk-parts", "yarn", "abf")
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {
+        "default": "none",
+        "native": "none",
+        "linear": "pi",
+        "ntk-aware": "ntk",
+        "ntk-by-parts": "ntk-parts",
+    }
+)
+PROTOCOLS = ("tail", "all", "strided")
+DTYPES = ("auto", "fp32", "bf16", "fp16")
+DEFAULT_DEPTHS = 9
+#: Grid lengths as multiples of the native window; beyond 8 they double.
+GRID_MULTIPLES = (0.5, 1, 1.25, 1.5, 2, 3, 4, 6, 8)
+
+Protocol = Literal["tail", "all", "strided"]
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which model, and how it is loaded."""
+
+    name_or_path: str
+    revision: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    device_map: str | None = None
+    attn_implementation: str | None = None
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class ScalingSpec:
+    """A RoPE scaling with its factor (target / native window; 1 for `none`) and its options."""
+
+    method: str
+    factor: float = 1.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The name in tables and rows: `yarn`, or `yarn[beta_fast=16]` where options were given."""
+        if not self.options:
+            return self.method
+        return f"{self.method}[{','.join(f'{key}={value}' for key, value in sorted(self.options.items()))}]"
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """A run as the user asked for it. `None` means: resolved from the model's native window."""
+
+    model: ModelSpec
+    scales: tuple[str, ...] = ("none",)
+    length: int | None = None
+    factor: float | None = None
+    lengths: tuple[int, ...] | None = None
+    depths: tuple[float, ...] = ()
+    documents: int = 16
+    perplexity_documents: int | None = None
+    trials: int = 1
+    seed: int = 0
+    corpus: str = "sotu"
+    task: str = "needle"
+    probes: tuple[str, ...] = ("needle", "perplexity")
+    packed: bool = False
+    needles_per_context: int = 10
+    exact_subset: int = 12
+    protocol: Protocol = "tail"
+    stride: int | None = None
+    window: int | None = None
+    chat: bool = False
+    native_window: int | None = None
+    scaling_options: Mapping[str, Any] = field(default_factory=dict)
+    chunk: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in ("documents", "trials", "needles_per_context", "chunk"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}", "it must be at least 1")
+        if not self.scales:
+            raise UsageError("no scaling given", f"choose from {', '.join(METHODS)}")
+        if not self.probes:
+            raise UsageError("no probe given", "choose needle, perplexity or both")
+
+
+def spec_from_dict(data: Mapping[str, Any]) -> RunSpec:
+    """Rebuild a spec from the manifest of a run (lists back to tuples).
+
+    Raises:
+        UsageError: fields are missing or not ours.
+    """
+    try:
+        values = {name: tuple(item) if isinstance(item, list) else item for name, item in data.items()}
+        return RunSpec(**{**values, "model": ModelSpec(**data["model"])})
+    except (TypeError, KeyError) as error:
+        raise UsageError(f"the run's spec cannot be read: {error}", "was it written by another version?") from None
+
+
+def differences(one: RunSpec, other: RunSpec) -> list[str]:
+    """Name the fields in which two specs differ, with both values."""
+    a, b = ({**asdict(spec), **asdict(spec)["model"]} for spec in (one, other))
+    return [f"{name} {a[name]!r} → {b[name]!r}" for name in a if name != "model" and a[name] != b[name]]
+
+
+def parse_length(text: str) -> int:
+    """Read a length in tokens: `32768`, `32k` (= 32,768) or `1m` (= 1,048,576).
+
+    Raises:
+        UsageError: not a number, not whole, or not positive.
+    """
+    raw = text.strip().lower().replace("_", "")
+    unit = {"k": 1024, "m": 1024**2}.get(raw[-1:], 1)
+    try:
+        value = float(raw[:-1] if unit > 1 else raw) * unit
+    except ValueError:
+        raise UsageError(f"length {text!r} is not a number of tokens", "write 32768 or 32k") from None
+    if not math.isfinite(value) or value <= 0 or value != int(value):
+        raise UsageError(f"length {text!r} is not a positive whole number of tokens", "write 32768 or 32k")
+    return int(value)
+
+
+def parse_lengths(text: str) -> tuple[int, ...]:
+    """Read a comma list of lengths; the result is sorted and free of duplicates."""
+    lengths = sorted({parse_length(part) for part in text.split(",") if part.strip()})
+    if not lengths:
+        raise UsageError(f"no lengths in {text!r}", "write --lengths 2k,4k,8k")
+    return tuple(lengths)
+
+
+def parse_depths(text: str) -> tuple[float, ...]:
+    """Read depths in percent: a comma list, or a bare count for evenly spaced ones from 0 to 100.
+
+    `"11"` is 0, 10, … 100; `"0,50,100"` is itself; `"50,"` is the single depth 50.
+
+    Raises:
+        UsageError: not numbers, outside 0 to 100, or none at all.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    try:
+        values = [float(part) for part in parts if part]
+    except ValueError:
+        raise UsageError(f"depths {text!r} are not numbers", "write --depths 0,25,50,75,100 or a count") from None
+    if len(parts) == 1 and values:
+        return even_depths(values[0])
+    if not values:
+        raise UsageError(f"no depths in {text!r}", "write --depths 0,25,50,75,100 or a count")
+    for value in values:
+        if not 0 <= value <= 100:
+            raise UsageError(f"depth {value:g} is outside 0 to 100", "depths are percent of the context")
+    return tuple(sorted(set(values)))
+
+
+def even_depths(count: float) -> tuple[float, ...]:
+    """Return `count` depths (at least 2, a whole number), evenly spaced from 0 to 100 percent."""
+    if not math.isfinite(count) or count != int(count) or count < 2:
+        raise UsageError(f"{count:g} depths", "a bare count must be a whole number of at least 2; write 50, for one depth")
+    steps = int(count) - 1
+    return tuple(100 * index / steps for index in range(steps + 1))
+
+
+def parse_method(name: str) -> str:
+    """Return the canonical name of a scaling method, following aliases."""
+    key = name.strip().lower().replace("_", "-")
+    method = ALIASES.get(key, key)
+    if method not in METHODS:
+        raise unknown("scaling", name, (*METHODS, *ALIASES))
+    return method
+
+
+def parse_methods(text: str | Iterable[str]) -> tuple[str, ...]:
+    """Read a comma list of scalings; order is kept, repeats are dropped."""
+    parts = text.split(",") if isinstance(text, str) else list(text)
+    methods = dict.fromkeys(parse_method(part) for part in parts if part.strip())
+    if not methods:
+        raise UsageError(f"no scaling in {text!r}", f"choose from {', '.join(METHODS)}")
+    return tuple(methods)
+
+
+def default_lengths(native_window: int, target: int) -> tuple[int, ...]:
+    """Return native × {½, 1, 1¼, 1½, 2, 3, 4, 6, 8, 16, …} up to `target`, and `target` itself, in tokens."""
+    lengths = {target}
+    multiples = list(GRID_MULTIPLES)
+    while native_window * multiples[-1] < target:
+        multiples.append(multiples[-1] * 2)
+    lengths.update(int(native_window * multiple) for multiple in multiples if native_window * multiple <= target)
+    return tuple(sorted(lengths))
