@@ -11,6 +11,7 @@ from ctxeval.errors import RunError, UsageError
 from ctxeval.manifest import describe_model, identity, manifest, now
 from ctxeval.model.calibrate import calibrate
 from ctxeval.model.load import load_model
+from ctxeval.model.placement import choose_threads
 from ctxeval.model.reader import choose_attention
 from ctxeval.prepare import Prepared, prepare
 from ctxeval.report.artifacts import write_artifacts
@@ -48,6 +49,7 @@ def run(
     for line in prepared.summary():
         observer.say(line)
     language_model = load_model(spec.model)
+    choose_threads(language_model)
     path = choose_attention(language_model.model, spec.model.attn_implementation)
     described = describe_model(language_model, path)
     observer.say(

@@ -25,7 +25,12 @@ Order = Literal[
     "nothing measured",
 ]
 States = Mapping[int, State]
-ERROR_RATE = 0.05
+
+#: Chance of any false state of a kind over all lengths of a scaling. A wrong "retrieval first" needs a false `broken`
+#: of recall or a false `holds` of the ratio, a wrong "perplexity first" the reverse: either pair adds up to 5 %.
+#: `holds` of recall gets the most, because shares near 1 are the hardest to tell from 0.85 · R.
+RECALL_BROKEN, RATIO_HOLDS = 0.025, 0.025
+RECALL_HOLDS, RATIO_BROKEN = 0.04, 0.01
 
 
 @dataclass(frozen=True)
@@ -64,40 +69,49 @@ def recall_states(
 ) -> dict[int, State]:
     """Judge recall at each length against `floor` · R, R being the unpatched model's recall inside its window.
 
-    R is taken on the documents and depths of the length in question, and its uncertainty is propagated. The bounds
-    are simultaneous over the lengths that were measured (Bonferroni): all states of a scale are right at 95 %.
+    R is taken on the documents and depths of the length in question, and its uncertainty is propagated. States are
+    simultaneous over the lengths measured: `broken` by Bonferroni; `holds` from the shortest up by the fallback
+    procedure (Wiens and Dmitrienko 2005), half of the error rate starting at the shortest and each length that holds
+    handing its own on to the next.
 
     Args:
         rows: scored needle rows of one scale.
         baseline: scored needle rows that hold the reference; others are ignored.
         prior: see `recall`.
     """
-    measured = [length for length in lengths if (rows["context_length"] == length).any()]
+    measured = [length for length in sorted(lengths) if (rows["context_length"] == length).any()]
     reference = reference_rows(baseline, native_window)
     states: dict[int, State] = dict.fromkeys(lengths, "missing")
+    handed_on = 0.0
     for length in measured:
+        share = 0.5 if length == measured[0] else 0.5 / (len(measured) - 1)
+        level, handed_on = handed_on + share * RECALL_HOLDS, 0.0
         here = rows[rows["context_length"] == length]
         paired = alike(reference, here["document"], here["depth_percent"])
         here = alike(here, paired["document"], paired["depth_percent"])
         found, known = recall(here, prior), recall(paired, prior)
+        states[length] = "undecided"
         if found is None or known is None:
-            states[length] = "undecided"
             continue
-        low, high = scaled_difference(found, known, floor, ERROR_RATE / len(measured))
-        states[length] = "broken" if high < 0 else "holds" if low >= 0 else "undecided"
+        if scaled_difference(found, known, floor, RECALL_BROKEN / len(measured))[1] < 0:
+            states[length] = "broken"
+        elif scaled_difference(found, known, floor, level)[0] >= 0:
+            states[length], handed_on = "holds", level
     return states
 
 
 def ratio_states(rows: pd.DataFrame, lengths: Sequence[int], epsilon: float = 0.05) -> dict[int, State]:
-    """Judge the perplexity ratio at each length against 1 + `epsilon`, by bounds simultaneous over the lengths.
+    """Judge the perplexity ratio at each length against 1 + `epsilon`; states are simultaneous (Bonferroni).
 
     Args:
         rows: finished perplexity rows of one scale.
     """
-    measured = [length for length in lengths if (rows["context_length"] == length).any()]
+    measured = [length for length in sorted(lengths) if (rows["context_length"] == length).any()]
     states: dict[int, State] = dict.fromkeys(lengths, "missing")
     for length in measured:
-        low, high = ratio_bounds(rows[rows["context_length"] == length], ERROR_RATE / len(measured))
+        here = rows[rows["context_length"] == length]
+        low, _ = ratio_bounds(here, RATIO_BROKEN / len(measured))
+        _, high = ratio_bounds(here, RATIO_HOLDS / len(measured))
         states[length] = "broken" if low > 1 + epsilon else "holds" if high <= 1 + epsilon else "undecided"
     return states
 
@@ -132,8 +146,8 @@ def order(recall_state: States, ratio_state: States, signal: bool = True) -> Ord
     """Say which probe breaks first.
 
     A probe is first only if there is a length at which it is broken and the other credibly holds; where lengths point
-    both ways, the shortest decides. At a length where that is not so, one of the two states must be wrong for it to be
-    named, which happens with a chance of 5 % over the number of lengths: so the wrong probe is named at most in 5 %.
+    both ways, the shortest decides. Where there is no such length, one of the two states must be wrong for a probe to
+    be named, and the error rates of the two add up to 5 % over all lengths.
     """
     has_recall = any(state != "missing" for state in recall_state.values())
     has_ratio = any(state != "missing" for state in ratio_state.values())

@@ -103,10 +103,10 @@ def cluster_proportion(
         return None
     weight = np.asarray(weights, dtype=float)
     weight = weight / weight.sum()
-    # A sum of weights that add up to 1 only nearly may land outside 0 to 1 by rounding.
-    value = float(np.clip(hit @ weight, 0.0, 1.0))
+    # Weights add up to 1 only nearly: without care an all-hit cell would be 99.99… %.
+    value = float(hit[0]) if hit.min() == hit.max() else float(hit @ weight)
     labels, index = np.unique(np.asarray(documents), return_inverse=True)
-    residuals = np.bincount(index, weights=weight * (hit - value))
+    residuals = np.bincount(index, weights=weight * (hit - value)).astype(float)
     rows, units = hit.size, labels.size
     kish = 1 / float(weight @ weight)
     others = rows / units - 1
@@ -164,7 +164,8 @@ def _correlation(first: ClusterProportion, second: ClusterProportion) -> float:
 def mean_bounds(totals: Any, sizes: Any, tail: float) -> tuple[float, float, float]:
     """Return Σ totals / Σ sizes and its t bounds, a chance of `tail` beyond each; documents are the units.
 
-    With a single document nothing is known about the spread: the bounds are infinite, unless every total is exactly 0
+    The error is that of the jackknife, which for documents of one size is the usual standard error of a mean. With a
+    single document nothing is known about the spread: the bounds are infinite, unless every total is exactly 0
     (a quantity compared with itself), where there is nothing to estimate.
 
     Args:
@@ -178,8 +179,8 @@ def mean_bounds(totals: Any, sizes: Any, tail: float) -> tuple[float, float, flo
     units = total.size
     if units < 2:
         return value, -math.inf, math.inf
-    residual = total - value * size
-    error = math.sqrt(units / (units - 1) * float(residual @ residual)) / float(size.sum())
+    without = (total.sum() - total) / (size.sum() - size)
+    error = math.sqrt((units - 1) / units * float(((without - without.mean()) ** 2).sum()))
     half = float(stats.t.ppf(1 - tail, units - 1)) * error
     return value, value - half, value + half
 

@@ -84,7 +84,7 @@ def back_to_sentence(tokenizer: Tokenizer, text: list[int], site: int) -> int:
     return site
 
 
-def is_correct(logits: torch.Tensor, prompt: Prompt, digits: frozenset[int]) -> bool:
+def is_correct(logits: torch.Tensor, prompt: Prompt, digits: frozenset[int | None]) -> bool:
     """Whether every digit is the arg-max, and no sixth digit follows; logits: (length + 1, V)."""
     best = logits.argmax(-1).tolist()
     first, last = prompt.answer.start, prompt.answer.stop

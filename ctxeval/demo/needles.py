@@ -15,6 +15,8 @@ from pathlib import Path
 
 import yaml
 
+from ctxeval.resources import tasks_dir
+
 MODIFIERS = (
     "red", "old", "blue", "broken", "silver", "wooden", "tiny", "northern", "golden", "empty", "painted", "iron",
     "green", "hidden", "second", "royal", "stone", "white", "dusty", "marble", "little", "eastern", "copper", "black",
@@ -46,7 +48,7 @@ class Needle:
 @cache
 def load_task(path: Path | None = None) -> tuple[tuple[Wording, ...], frozenset[str]]:
     """Wordings of the needle task, and the keys that training must not use."""
-    path = path or Path(__file__).parents[2] / "tasks" / "needle.yaml"
+    path = path or tasks_dir() / "needle.yaml"
     task = yaml.safe_load(path.read_text(encoding="utf-8"))
     wordings = tuple(Wording(w["statement"], w["question"], w["lead"]) for w in task["wordings"])
     return wordings, frozenset(task["keys"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 VOCABULARY = 1024
-EOS = "<eos>"
+EOS, EOS_ID = "<eos>", 0  # special tokens come first
 
 
 def train_tokenizer(texts: Iterable[str], window: int) -> tuple[Tokenizer, dict[str, object]]:

@@ -142,7 +142,6 @@ def _load_weights(
             f"model {spec.name_or_path!r} lacks {len(missing)} weights, among them {missing[0]}",
             "transformers would fill them with random numbers: is the checkpoint complete, and a causal one?",
         )
-    model.eval()
     model.requires_grad_(False)
     return model
 

@@ -10,6 +10,8 @@ from ctxeval.spec import DTYPES, ModelSpec
 if TYPE_CHECKING:
     import torch
 
+    from ctxeval.model.load import LanguageModel
+
 DTYPE_ALIASES = {
     "float32": "fp32",
     "float": "fp32",
@@ -84,3 +86,16 @@ def _has_bf16(device: str) -> bool:
         able = torch.cpu.get_capabilities()
         return any(able.get(feature, False) for feature in ("amx_bf16", "avx512_bf16", "sve_bf16"))
     return False
+
+
+#: Below this many parameters a matrix product is over before a second thread has woken up; on a busy machine the wait
+#: for it is a hundred times the work.
+SMALL_MODEL = 30_000_000
+
+
+def choose_threads(loaded: LanguageModel) -> None:
+    """Run small models on one CPU thread. The rule depends on the model alone, so that a resumed run adds in one order."""
+    import torch
+
+    if loaded.device == "cpu" and loaded.n_parameters < SMALL_MODEL:
+        torch.set_num_threads(1)

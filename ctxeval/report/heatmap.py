@@ -40,9 +40,10 @@ def grids(cells: pd.DataFrame, scalings: list[str]) -> list[Grid]:
         if own.empty:
             continue
         factor = float(cells.loc[cells["scale"] == scale, "factor"].iloc[0])
-        shape = own.pivot(index="depth_percent", columns="context_length", values=["recall", "n"])
-        recall = shape["recall"].reindex(index=depths, columns=lengths)
-        trials = shape["n"].reindex(index=depths, columns=lengths).fillna(0).astype(int)
+        recall = own.pivot(index="depth_percent", columns="context_length", values="recall")
+        trials = own.pivot(index="depth_percent", columns="context_length", values="n")
+        recall = recall.reindex(index=depths, columns=lengths)
+        trials = trials.reindex(index=depths, columns=lengths).fillna(0).astype(int)
         found.append(Grid(scale_label(scale, factor), recall, trials))
     return found
 
@@ -70,7 +71,7 @@ def _channels(code: str) -> tuple[int, ...]:
 def terminal_heatmap(grid: Grid, native_window: int) -> Text:
     """Draw one scaling: depth 0 at the top, a bar where the native window ends, (n) in brackets under 5 trials."""
     text = Text()
-    lengths = list(grid.recall.columns)
+    lengths = [int(length) for length in grid.recall.columns]
     for start in range(0, len(lengths), COLUMNS_A_BLOCK):
         _draw(text, grid, lengths[start : start + COLUMNS_A_BLOCK], native_window)
     return text.append(_caption(grid, native_window), style="dim")
@@ -79,7 +80,7 @@ def terminal_heatmap(grid: Grid, native_window: int) -> Text:
 def _draw(text: Text, grid: Grid, lengths: list[int], native_window: int) -> None:
     text.append(f"{grid.label}\n", style="bold").append("  depth")
     for length in lengths:
-        text.append(length_label(length).rjust(CELL_WIDTH) + _bar(length, lengths, native_window))
+        text.append(length_label(length).rjust(CELL_WIDTH - 1) + " " + _bar(length, lengths, native_window))
     text.append("\n")
     for depth in grid.recall.index:
         text.append(f"{depth:5.4g} %" if math.isfinite(depth) else "      –")

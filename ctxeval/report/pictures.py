@@ -69,10 +69,10 @@ def _panel(axis: Axes, grid: Grid, native_window: int, palette: Any) -> Any:
     image = axis.imshow(np.ma.masked_invalid(shares), cmap=palette, vmin=0, vmax=100, aspect="auto", zorder=2)
     for (row, column), share in np.ndenumerate(shares):
         if math.isfinite(share):
-            few = trials[row, column] < FEW_TRIALS
-            label = f"({percent(share / 100)})" if few else percent(share / 100)
+            pale = trials[row, column] < FEW_TRIALS
+            label = f"({percent(share / 100)})" if pale else percent(share / 100)
             axis.text(column, row, label, ha="center", va="center", color="black", fontsize=8, zorder=4)
-            if few:
+            if pale:
                 axis.add_patch(_veil(column, row))
     _frame(axis, grid, native_window)
     counts = trials[trials > 0]
@@ -144,7 +144,8 @@ def _recall_curve(axis: Axes, row: ScalingResult, summary: Headline) -> None:
 def _ratio_curve(axis: Axes, row: ScalingResult, summary: Headline) -> None:
     ratios = [(result.length, result.perplexity.ratio) for result in row.lengths if result.perplexity.ratio.measured]
     # One blow-up must not flatten every other curve: what lies above the axis is put at its top, with its value.
-    _band(axis, [(x, *(min(y, RATIO_TOP) for y in (e.value, e.low, e.high))) for x, e in ratios], RATIO_COLOUR)
+    capped = [(x, min(e.value, RATIO_TOP), min(e.low, RATIO_TOP), min(e.high, RATIO_TOP)) for x, e in ratios]
+    _band(axis, capped, RATIO_COLOUR)
     axis.axhline(1 + summary.epsilon, color="#444444", linewidth=0.9, linestyle=":")
     axis.set_ylim(0.85, RATIO_TOP + 0.05)
     for x, estimate in ratios:

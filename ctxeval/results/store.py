@@ -165,12 +165,12 @@ def load_run(path: Path | str) -> Run:
 
 
 def to_frame(cells: Sequence[Cell]) -> pd.DataFrame:
-    """Return the table of cells: every column of every probe, nan (or None) where a probe has no such column."""
+    """Return the table of cells: every column of every probe, nan or NA where a probe has no such column."""
     import pandas as pd
 
     frame = pd.DataFrame([cell.to_row() for cell in cells], columns=list(COLUMNS))
     numbers = ("depth_percent", "needle_position", "needle_distance", "answer_logprob", "margin", "nll", "baseline_nll")
-    return frame.astype(dict.fromkeys(numbers, "float64"))
+    return frame.astype({**dict.fromkeys(numbers, "float64"), "correct": "boolean"})
 
 
 def _locked(folder: Path, mode: str) -> BinaryIO:

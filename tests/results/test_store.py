@@ -64,7 +64,7 @@ def test_what_is_appended_is_loaded(folder: Path) -> None:
     run = load_run(folder)
     assert run.manifest["identity"] == {"seed": 0, "lengths": [1024, 2048]}
     assert list(run.cells["cell_id"]) == ["a", "b"]
-    assert run.cells.loc[0, "correct"] == True  # noqa: E712 (an object column)
+    assert bool(run.cells.loc[0, "correct"]) is True
     assert run.cells.loc[1, ["depth_percent", "nll", "needle_distance"]].isna().all()
     assert run.cells["nll"].dtype == float
 
@@ -95,13 +95,14 @@ def test_create_names_the_folder_it_cannot_make(tmp_path: Path) -> None:
 
 def test_resume_cuts_off_a_torn_line_and_goes_on(folder: Path) -> None:
     with (folder / CELLS).open("ab") as handle:
-        handle.write(b'{"schema_version":1,"cell')
+        handle.write(b'{"schema_version":1,"cell' + b"x" * 5000)  # longer than the line that will follow
     assert len(load_run(folder).cells) == 2
     with RunStore.resume(folder, MANIFEST_A) as store:
         assert store.ids == {"a", "b"}
         store.append([needle("c")])
         assert store.ids == {"a", "b", "c"}
     assert list(load_run(folder).cells["cell_id"]) == ["a", "b", "c"]
+    assert b"x" * 9 not in (folder / CELLS).read_bytes()
 
 
 def test_a_last_line_without_its_end_is_torn_even_if_it_parses(folder: Path) -> None:

@@ -79,3 +79,11 @@ def test_a_module_without_a_temperature_refuses_one() -> None:
     site.write_attention_scaling(1.0)
     with pytest.raises(RunError, match=r"rotary .* has no attention_scaling to set to 1.2"):
         site.write_attention_scaling(1.2)
+
+
+def test_both_tables_are_written(llama: Any) -> None:
+    (site,) = find_sites(llama)
+    site.write_inv_freq(site.inv_freq / 2)
+    rotary = llama.model.rotary_emb
+    assert torch.equal(rotary.inv_freq, rotary.original_inv_freq)
+    assert rotary.inv_freq[0] == 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -73,6 +74,15 @@ def test_every_document_that_fits_is_found_and_none_overlap(tokenizer: Any) -> N
     assert_sound(cut_documents(corpus, tokenizer, count=fit, length=150, seed=0), tokenizer, 150)
 
 
+def test_crowded_documents_of_several_files_do_not_overlap(tokenizer: Any) -> None:
+    sizes = [1, 9, 2, 1, 7, 3, 1, 1, 8, 2, 6, 1, 1, 5, 3, 9, 1, 2, 4, 8, 1, 6, 2, 3] * 2
+    texts = [numbered(i + 1, size).texts[i] for i, size in enumerate(sizes)]
+    corpus = make_corpus("uneven", [(f"f{i}", text) for i, text in enumerate(texts)])
+    for count in range(8, 13):
+        for seed in range(5):
+            assert_sound(cut_documents(corpus, tokenizer, count=count, length=260, seed=seed), tokenizer, 260)
+
+
 def test_short_files_are_joined_in_order_with_a_blank_line(tokenizer: Any) -> None:
     corpus = numbered(6, 3)
     (document,) = cut_documents(corpus, tokenizer, count=1, length=150, seed=0)
@@ -137,6 +147,9 @@ def test_a_token_that_straddles_a_sentence_start_is_no_start() -> None:
     from ctxeval.text.sentences import sentence_tokens
 
     text = "One. Two. Tri"
+    # White space may be a token of its own: the sentence begins after it, at "Two".
+    spans = [(0, 4), (4, 5), (5, 9), (9, 13)]
+    assert sentence_tokens(text, *np.array(spans).T).tolist() == [0, 2, 3]
     # Tokens: "One", ".", " T", "wo. Tri": the last holds the end of one sentence and the start of the next.
     starts, ends = np.array([0, 3, 4, 6]), np.array([3, 4, 6, 13])
     assert sentence_tokens(text, starts, ends).tolist() == [0, 2]
@@ -176,14 +189,22 @@ def test_bytes_between_counts_utf8() -> None:
         document.bytes_between(0, 5)
 
 
-def test_too_little_text_says_how_much_there_is(tokenizer: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    corpus = numbered(2, 30)
+def test_too_little_text_says_how_much_there_is(tokenizer: Any) -> None:
     with pytest.raises(UsageError) as caught:
-        cut_documents(corpus, tokenizer, count=1, length=50_000, seed=0)
+        cut_documents(numbered(2, 30), tokenizer, count=1, length=50_000, seed=0)
     assert "enough for 0 documents of 50,000 tokens; 1 are needed" in caught.value.message
     assert "never repeated" in caught.value.hint
-    cut_documents(corpus, tokenizer, count=1, length=600, seed=0)  # beyond the tokenizer's model_max_length of 256
-    assert capfd.readouterr().err == ""
+
+
+def test_no_warning_about_text_beyond_the_native_window(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("transformers.tokenization_utils_base.logger.warning", warnings.append)
+    fresh = copy.deepcopy(tokenizer)
+    fresh.deprecation_warnings = {}  # where transformers notes what it has warned about once
+    cut_documents(numbered(2, 30), fresh, count=1, length=600, seed=0)  # its model_max_length is 256
+    assert warnings == []
+    fresh("word " * 600)
+    assert len(warnings) == 1
 
 
 @pytest.mark.parametrize(("count", "length"), [(0, 10), (1, 0), (-1, 10)])

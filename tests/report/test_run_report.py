@@ -1,0 +1,113 @@
+"""A whole run on the terminal and in its folder."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from ctxeval.errors import RunError
+from ctxeval.report.artifacts import markdown, write_artifacts
+from ctxeval.report.terminal import render_terminal
+from ctxeval.results.store import Run
+from tests.analysis.synthetic_cells import frame, needle_cells
+from tests.report.conftest import LENGTHS, SCALES, MakeRun, recall
+
+
+def shown(run: Run, colour: bool = False) -> str:
+    system = "truecolor" if colour else None
+    console = Console(width=80, file=io.StringIO(), color_system=system, force_terminal=colour)  # type: ignore[arg-type]
+    render_terminal(run, console)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return text
+
+
+def unwrapped(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_no_line_is_wider_than_80_and_colour_is_optional(make_run: MakeRun) -> None:
+    run = make_run()
+    text = shown(run)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    assert "\x1b" not in text and "\x1b[" in shown(run, colour=True)
+
+
+def test_the_verdicts_and_the_blind_spots_are_said(make_run: MakeRun) -> None:
+    text = unwrapped(shown(make_run()))
+    assert "smol · quantised: Q4_1 · bfloat16 · cpu task needle · exact plan · 16 documents" in text
+    assert "R, the unpatched model's recall inside its window: 100 % (" in text
+    assert "yarn ×4: retrieval first: recall breaks in (12K, 16K], perplexity holds through 32K" in text
+    assert "blind spot: 16K, 24K, 32K (recall broken, perplexity holds)" in text
+    assert "none: both break at the same length: recall breaks in (8K, 10K]" in text
+    assert text.count("blind spot: empty") == 2
+    assert "note:" not in text
+
+
+def test_one_probe_has_no_blind_spot(make_run: MakeRun) -> None:
+    text = unwrapped(shown(make_run(probes="p", lengths=(8192, 16384))))
+    assert "R: retrieval was not measured" in text and "blind spot" not in text and "depth" not in text
+
+
+def test_what_limits_the_run_is_said(make_run: MakeRun) -> None:
+    run = make_run(lengths=(8192,))
+    run.cells.loc[[0, 1], ["status", "correct"]] = ["oom", None]
+    run.cells.loc[2, ["status", "correct"]] = ["nan", None]
+    del run.manifest["finished"]
+    text = unwrapped(shown(run))
+    assert f"3 of {len(run.cells)} cells have no result (1 nan, 2 oom); they count as missing" in text
+    assert "the run is not finished" in text
+
+
+def packed(exact: float | None, documents: int = 12) -> pd.DataFrame:
+    import numpy as np
+
+    groups = [needle_cells(np.random.default_rng(0), recall, SCALES, LENGTHS, documents, plan="packed", n_needles=10)]
+    if exact is not None:
+        groups.append(needle_cells(np.random.default_rng(0), lambda s, n: exact, ("yarn",), (4096,), documents))
+    return frame(*groups)
+
+
+def test_the_packed_plan_says_so_and_is_checked(make_run: MakeRun) -> None:
+    alone = unwrapped(shown(make_run(cells=packed(None))))
+    assert "packed plan: up to 10 needles share a context" in alone and "agreement is unknown" in alone
+    same = unwrapped(shown(make_run(cells=packed(1.0))))
+    assert "packed and exact agree on 100 % (" in same and "BEYOND" not in same
+    assert "BEYOND CHANCE" in unwrapped(shown(make_run(cells=packed(0.3))))
+
+
+def test_few_documents_are_mentioned(make_run: MakeRun) -> None:
+    assert "4 documents: intervals are wide" in unwrapped(shown(make_run(cells=packed(None, documents=4))))
+
+
+def test_artifacts(make_run: MakeRun) -> None:
+    run = make_run(lengths=(8192, 16384))
+    paths = write_artifacts(run)
+    names = ["headline.md", "headline.csv", "headline.json", "cells.csv", "heatmap.png", "curves.png"]
+    assert [path.name for path in paths] == names
+    assert sorted(path.name for path in run.path.iterdir()) == sorted(names)
+    assert len(pd.read_csv(run.path / "cells.csv")) == len(run.cells)
+    content = json.loads((run.path / "headline.json").read_text())
+    assert content["headline"]["rows"][3]["order"] == "retrieval first" and content["model"]["name"] == "smol"
+
+
+def test_pictures_without_data_are_not_written(make_run: MakeRun) -> None:
+    names = [path.name for path in write_artifacts(make_run(probes="p", lengths=(8192,)))]
+    assert "heatmap.png" not in names and "curves.png" in names
+
+
+def test_a_folder_that_is_gone_is_a_run_error(make_run: MakeRun) -> None:
+    run = make_run(probes="n", lengths=(8192,))
+    run.path.rmdir()
+    with pytest.raises(RunError, match=r"cannot write .*headline\.md"):
+        write_artifacts(run)
+
+
+def test_a_model_name_cannot_break_the_markdown(make_run: MakeRun) -> None:
+    run = make_run(lengths=(8192,), model={"name": "a|b\n# c"})
+    first = markdown(run, run.headline()).splitlines()[0]
+    assert first.startswith("# a\\|b # c ·")
+    assert "[red]x" in shown(make_run(probes="n", lengths=(8192,), model={"name": "[red]x"}))
