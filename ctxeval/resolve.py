@@ -101,6 +101,8 @@ def _check_options(spec: RunSpec) -> None:
     for name in spec.scaling_options:
         if not any(name in OPTIONS[method] for method in spec.scales):
             takers = ", ".join(method for method, names in OPTIONS.items() if name in names)
-            raise UsageError(f"no scaling of {', '.join(spec.scales)} takes {name}", f"it belongs to {takers or 'none'}")
+            raise UsageError(
+                f"no scaling of {', '.join(spec.scales)} takes {name}", f"it belongs to {takers or 'none'}"
+            )
     for method in spec.scales:
         validate_options(method, _options(method, spec.scaling_options))

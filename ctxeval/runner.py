@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ctxeval.engine.budget import Cost, describe, tree_cost
-from ctxeval.errors import RunError, UsageError
-from ctxeval.manifest import describe_model, identity, manifest, now
+from ctxeval.errors import RunError
+from ctxeval.folder import default_folder, earlier_manifest, reserved
+from ctxeval.manifest import begin_session, describe_model, identity, manifest, now, update_session
 from ctxeval.model.calibrate import calibrate
+from ctxeval.model.head import widen_head
 from ctxeval.model.load import load_model
-from ctxeval.model.placement import choose_threads
+from ctxeval.model.placement import choose_device, choose_dtype, choose_threads
 from ctxeval.model.reader import choose_attention
 from ctxeval.prepare import Prepared, prepare
 from ctxeval.report.artifacts import write_artifacts
@@ -43,29 +46,45 @@ def run(
         RunError: the weights cannot be loaded, a proof failed, the results cannot be written, every cell failed.
     """
     observer = observer or Observer()
-    prepared = prepared or prepare(spec)
     folder = Path(resume or output or default_folder(spec))
-    check_writable(folder)
-    for line in prepared.summary():
-        observer.say(line)
-    language_model = load_model(spec.model)
-    choose_threads(language_model)
-    path = choose_attention(language_model.model, spec.model.attn_implementation)
-    described = describe_model(language_model, path)
+    earlier = earlier_manifest(folder, spec) if resume else None
+    with reserved(folder, resume=resume is not None):
+        choose_dtype(spec.model, choose_device(spec.model))
+        prepared = prepared or prepare(spec)
+        for line in prepared.summary():
+            observer.say(line)
+        session, record = _load(prepared, observer)
+        _measure(session, folder, record, earlier)
+    finished = load_run(folder)
+    if len(finished.cells) and not (finished.cells["status"] == "ok").any():
+        raise RunError(f"every cell of {folder} failed", f"first reason: {finished.cells['reason'].iloc[0]}")
+    write_artifacts(finished)
+    return finished
+
+
+def _load(prepared: Prepared, observer: Observer) -> tuple[Session, dict[str, Any]]:
+    """Load the weights; return what measures with them, and the manifest of a run that begins now."""
+    spec = prepared.spec
+    loaded = load_model(spec.model)
+    choose_threads(loaded)
+    path = choose_attention(loaded.model, spec.model.attn_implementation)
+    head = "fp32" if widen_head(loaded.model) else loaded.dtype
+    described = describe_model(loaded, path) | {"head": head}
+    name = f"{loaded.name} ({loaded.quantization})" if loaded.quantization else loaded.name
     observer.say(
-        f"model {language_model.name} {language_model.quantization}, {language_model.n_parameters / 1e6:,.0f} M parameters, "
-        f"{language_model.dtype} ({language_model.dtype_reason or 'as asked'}) on {language_model.device}, attention {path}"
+        f"model {name}, {loaded.n_parameters / 1e6:,.1f} M parameters, "
+        f"{loaded.dtype} ({loaded.dtype_reason or 'as asked'}) on {loaded.device}, attention {path}, head in {head}"
     )
-    geometry = measured_geometry(prepared.geometry, language_model)
+    task = prepared.agenda.needle.task if prepared.agenda.needle else None
     who = identity(
         spec,
         prepared.resolved,
         model=described,
         corpus={"name": prepared.corpus.name, "sha256": prepared.corpus.sha256},
-        task={"name": spec.task, "sha256": prepared.agenda.needle.task.sha256 if prepared.agenda.needle else None},
+        task={"name": spec.task, "sha256": task.sha256 if task else None},
     )
-    session = Session(prepared, language_model, geometry, who, observer)
-    cost, left = session.count(set())
+    session = Session(prepared, loaded, measured_geometry(prepared.geometry, loaded), who, observer)
+    cost, _ = session.count(set())
     record = manifest(
         spec,
         prepared.resolved,
@@ -74,26 +93,41 @@ def run(
         model=described,
         cost={"tokens": cost.tokens, "flops": cost.flops},
     )
-    with RunStore.resume(folder, record) if resume else RunStore.create(folder, record) as store:
-        if resume:
-            record = load_run(folder).manifest | {"resumed": now()}
-            _, left = session.count(store.ids)
-        speed = calibrate(session.reader, geometry, spec.chunk, prepared.longest)
-        observer.say(describe(left, geometry, prepared.longest, speed.seconds(left)))
+    return session, record
+
+
+def _measure(session: Session, folder: Path, record: dict[str, Any], earlier: dict[str, Any] | None) -> None:
+    """Measure what is left, and keep the manifest true whichever way it ends.
+
+    Raises:
+        RunError: also where the model read other tokens than were planned.
+    """
+    chunk, longest, observer = session.prepared.spec.chunk, session.prepared.longest, session.observer
+    with RunStore.resume(folder, record) if earlier else RunStore.create(folder, record) as store:
+        record = earlier or record
+        _, left = session.count(store.ids)
+        begin_session(record, left.tokens)
+
+        def note(*, ended: bool = False) -> None:
+            update_session(record, forwarded_tokens=session.forwarded, proofs=session.proofs, ended=ended)
+            store.write_manifest(record)
+
+        speed = calibrate(session.reader, session.geometry, chunk, longest)
+        if earlier:
+            observer.say(f"{len(store.ids)} rows are there already")
+        observer.say(describe(left, session.geometry, longest, speed.seconds(left)))
         observer.begin(speed.seconds(left))
-        session.measure(store, speed)
-        record |= {
-            "finished": now(),
-            "proofs": session.proofs,
-            "forwarded_tokens": session.forwarded,
-            "predicted_tokens": left.tokens,
-        }
-        store.write_manifest(record)
-    finished = load_run(folder)
-    if len(finished.cells) and not (finished.cells["status"] == "ok").any():
-        raise RunError(f"every cell of {folder} failed", f"first reason: {finished.cells['reason'].iloc[0]}")
-    write_artifacts(finished)
-    return finished
+        try:
+            session.measure(store, speed, note)
+            read = session.forwarded + session.given_up
+            if read != left.tokens:
+                raise RunError(f"{read} tokens were read, {left.tokens} were planned", "please report this")
+            record["finished"] = now()
+        except BaseException:
+            with suppress(RunError):  # what failed first is what the user must hear
+                note(ended=True)
+            raise
+        note(ended=True)
 
 
 def dry(spec: RunSpec, observer: Observer) -> None:
@@ -117,25 +151,3 @@ def asdict_windows(windows: Windows) -> dict[str, Any]:
         "pretrain_window": found["pretrain"],
         "pretrain_window_source": found["pretrain_source"],
     }
-
-
-def default_folder(spec: RunSpec) -> Path:
-    """Return results/<model>/<UTC time>."""
-    name = spec.model.name_or_path.rstrip("/")
-    short = Path(name).name if Path(name).exists() else name.replace("/", "--")
-    return Path("results") / (short or "model") / now().replace(":", "").replace("+0000", "Z")
-
-
-def check_writable(folder: Path) -> None:
-    """Find out before hours are spent whether the run folder can be written.
-
-    Raises:
-        UsageError: it cannot.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".writable"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise UsageError(f"cannot write to {folder}: {error.strerror}", "give another folder with --output") from None

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
 
 from ctxeval.engine.agenda import Unit
 from ctxeval.engine.budget import Cost, Geometry, Speed, segment_cost, tree_cost
 from ctxeval.engine.execute import execute
-from ctxeval.engine.plan import prune
+from ctxeval.engine.plan import forwarded_tokens, prune
 from ctxeval.errors import RunError
 from ctxeval.model.load import LanguageModel
 from ctxeval.model.reader import Reader
 from ctxeval.model.scores import TokenScores
+from ctxeval.model.source import reason as reason_of
 from ctxeval.prepare import Prepared
 from ctxeval.probes.perplexity import BASELINE
 from ctxeval.results.schema import Cell, PerplexityCell
@@ -29,6 +32,9 @@ class Observer:
     def say(self, line: str) -> None:
         """Report one line of talk."""
 
+    def detail(self, line: str) -> None:
+        """Report one line that only some want to read."""
+
     def begin(self, seconds: float) -> None:
         """Announce the predicted seconds of the work that is left."""
 
@@ -38,7 +44,10 @@ class Observer:
 
 @dataclass(eq=False)
 class Session:
-    """The part of a run that has the weights."""
+    """The part of a run that has the weights.
+
+    `forwarded` counts the tokens read, `given_up` those that were planned but not read after memory ran out.
+    """
 
     prepared: Prepared
     language_model: LanguageModel
@@ -50,7 +59,7 @@ class Session:
         self.patch = RopePatch(self.language_model.model)
         self.reader = Reader(self.language_model.model, self.prepared.longest + 1)
         self.proofs: dict[str, Any] = {}
-        self.forwarded = 0
+        self.forwarded = self.given_up = 0
         self._applied: str | None = None
         self._baselines: dict[tuple[int, int], float | None] = {}
 
@@ -65,18 +74,28 @@ class Session:
                 left += tree_cost(self.geometry, prune(roots, wanted), prompts, self.prepared.spec.chunk)
         return whole, left
 
-    def measure(self, store: RunStore, speed: Speed) -> None:
-        """Measure everything that is not in the store, appending each row as soon as it is complete."""
+    def measure(self, store: RunStore, speed: Speed, proved: Callable[[], None] = lambda: None) -> None:
+        """Measure everything that is not in the store, appending each row as soon as it is complete.
+
+        `proved` is called after a scaling was proved for the first time, with the proof in `proofs`.
+        """
         for row in load_run(store.path).cells.to_dict("records"):
             self._remember(row)
         for unit in self.prepared.agenda.units():
             cells = self._cells(unit)
-            if all(cell.cell_id in store.ids for cell in cells):
+            missing = sum(cell.cell_id not in store.ids for cell in cells)
+            if not missing:
                 continue
-            self._apply(unit)
+            if self._apply(unit):
+                proved()
+            began, before = time.perf_counter(), self.forwarded
             for cell in self._measure_unit(unit, cells, store.ids, speed):
                 store.append([cell])
                 self._remember(cell.to_row())
+            self.observer.detail(
+                f"document {unit.document}, {unit.scaling.label}: {missing} rows, {self.forwarded - before:,} tokens, "
+                f"{time.perf_counter() - began:.1f} s"
+            )
 
     def _cells(self, unit: Unit) -> list[Cell]:
         scaling = unit.scaling
@@ -87,32 +106,36 @@ class Session:
         missing = [ranges[index] for index, cell in enumerate(self._cells(unit)) if cell.cell_id not in done]
         return frozenset(index for start, stop in missing for index in range(start, stop))
 
-    def _apply(self, unit: Unit) -> None:
-        """Put the unit's frequencies in force; the first time, prove that the model really emits them."""
+    def _apply(self, unit: Unit) -> bool:
+        """Put the unit's frequencies in force; the first time, prove that the model really emits them.
+
+        Returns whether it was the first time.
+        """
         scaling, native = unit.scaling, self.prepared.resolved.native_window
         if self._applied == scaling.label:
-            return
+            return False
         self.patch.apply(scaling.method, factor=scaling.factor, native_window=native, **scaling.options)
         self._applied = scaling.label
         digest = self.patch.frequencies_sha256()
         if scaling.label not in self.proofs:
             proof = prove(self.patch, native_window=native, target_length=self.prepared.longest)
             self.proofs[scaling.label] = proof.as_dict() | {"frequencies_sha256": digest}
-        elif self.proofs[scaling.label]["frequencies_sha256"] != digest:
+            return True
+        if self.proofs[scaling.label]["frequencies_sha256"] != digest:
             raise RunError(f"{scaling.label} gave other frequencies than the first time", "please report this")
+        return False
 
     def _measure_unit(self, unit: Unit, cells: list[Cell], done: set[str], speed: Speed) -> Iterator[Cell]:
         chunk = self.prepared.spec.chunk
         prompts, roots, ranges = unit.tree(share=self.reader.can_rewind)
+        roots = prune(roots, self._wanted(unit, ranges, done))
         owner = {index: row for row, (start, stop) in enumerate(ranges) for index in range(start, stop)}
         scores: dict[int, dict[int, TokenScores]] = {row: {} for row in range(len(cells))}
         pending = {row for row, cell in enumerate(cells) if cell.cell_id not in done}
-        began = time.perf_counter()
+        began, planned = time.perf_counter(), self.forwarded + forwarded_tokens(roots)
         self.reader.restart()
         try:
-            for index, score in execute(
-                self.reader, prompts, prune(roots, self._wanted(unit, ranges, done)), chunk, self._advance(speed)
-            ):
+            for index, score in execute(self.reader, prompts, roots, chunk, self._advance(speed)):
                 row = owner[index]
                 scores[row][index] = score
                 start, stop = ranges[row]
@@ -121,14 +144,15 @@ class Session:
                     taken, began = time.perf_counter() - began, time.perf_counter()
                     pending.discard(row)
                     yield self._finish(replace(cells[row], seconds=round(taken, 3), **read))
-        except MemoryError as error:
-            reason = f"out of memory at {self.reader.length} tokens: {error}"
-        except RuntimeError as error:
-            if "memory" not in str(error).lower():
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
                 raise
-            reason = f"out of memory at {self.reader.length} tokens: {str(error).splitlines()[0]}"
+            reason = f"out of memory at {self.reader.length} tokens: {reason_of(error)}"
         else:
             return
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        self.given_up += planned - self.forwarded
         for row in sorted(pending):
             yield replace(cells[row], status="oom", reason=reason)
 
@@ -147,9 +171,17 @@ class Session:
             return replace(cell, baseline_nll=cell.nll)
         return replace(cell, baseline_nll=self._baselines.get((cell.document, cell.context_length)))
 
-    def _remember(self, row: dict[str, Any]) -> None:
+    def _remember(self, row: Mapping[Any, Any]) -> None:
         if row["probe"] == "perplexity" and row["control"] == BASELINE and row["status"] == "ok":
             self._baselines[int(row["document"]), int(row["context_length"])] = float(row["nll"])
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether torch ran out of memory; on a CPU it says so in a RuntimeError's text only."""
+    said = str(error).lower()
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
+        words in said for words in ("out of memory", "can't allocate memory", "not enough memory")
+    )
 
 
 def measured_geometry(geometry: Geometry, language_model: LanguageModel) -> Geometry:

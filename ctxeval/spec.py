@@ -20,6 +20,7 @@ ALIASES: Mapping[str, str] = MappingProxyType(
         "ntk-by-parts": "ntk-parts",
     }
 )
+PROBES = ("needle", "perplexity")
 PROTOCOLS = ("tail", "all", "strided")
 DTYPES = ("auto", "fp32", "bf16", "fp16")
 DEFAULT_DEPTHS = 9
@@ -90,10 +91,19 @@ class RunSpec:
         for name in ("documents", "trials", "needles_per_context", "chunk"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}", "it must be at least 1")
-        if not self.scales:
-            raise UsageError("no scaling given", f"choose from {', '.join(METHODS)}")
+        for name in ("perplexity_documents", "stride"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}", "it must be at least 1")
+        object.__setattr__(self, "scales", parse_methods(self.scales))  # aliases count as what they stand for
         if not self.probes:
             raise UsageError("no probe given", "choose needle, perplexity or both")
+        for kind, given, known in (("probe", self.probes, PROBES), ("protocol", (self.protocol,), PROTOCOLS)):
+            for one in given:
+                if one not in known:
+                    raise unknown(kind, one, known)
+        for depth in self.depths:
+            if not 0 <= depth <= 100:
+                raise UsageError(f"depth {depth:g} is outside 0 to 100", "depths are percent of the context")
 
 
 def spec_from_dict(data: Mapping[str, Any]) -> RunSpec:
@@ -103,7 +113,7 @@ def spec_from_dict(data: Mapping[str, Any]) -> RunSpec:
         UsageError: fields are missing or not ours.
     """
     try:
-        values = {name: tuple(item) if isinstance(item, list) else item for name, item in data.items()}
+        values: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in data.items()}
         return RunSpec(**{**values, "model": ModelSpec(**data["model"])})
     except (TypeError, KeyError) as error:
         raise UsageError(f"the run's spec cannot be read: {error}", "was it written by another version?") from None
@@ -166,7 +176,9 @@ def parse_depths(text: str) -> tuple[float, ...]:
 def even_depths(count: float) -> tuple[float, ...]:
     """Return `count` depths (at least 2, a whole number), evenly spaced from 0 to 100 percent."""
     if not math.isfinite(count) or count != int(count) or count < 2:
-        raise UsageError(f"{count:g} depths", "a bare count must be a whole number of at least 2; write 50, for one depth")
+        raise UsageError(
+            f"{count:g} depths", "a bare count must be a whole number of at least 2; write 50, for one depth"
+        )
     steps = int(count) - 1
     return tuple(100 * index / steps for index in range(steps + 1))
 

@@ -21,8 +21,18 @@ from ctxeval.analysis.onset import (
     ratio_states,
     recall_states,
 )
-from ctxeval.analysis.perplexity import NO_PERPLEXITY, Perplexity, finished, perplexity, perplexity_rows
-from ctxeval.analysis.recall import asked, control_rate, document_correlation, main_plan, recall, reference_rows, scored
+from ctxeval.analysis.perplexity import NO_PERPLEXITY, Perplexity, finished, paired, perplexity, perplexity_rows
+from ctxeval.analysis.recall import (
+    asked,
+    control_rate,
+    document_correlation,
+    incomplete,
+    main_plan,
+    recall,
+    reference_rows,
+    scored,
+    unpatched_inside,
+)
 from ctxeval.analysis.stats import NOTHING, Estimate
 
 #: R must be credibly above this (and above the no-needle control) for a verdict.
@@ -31,19 +41,29 @@ NO_SIGNAL_RECALL = 0.1
 
 @dataclass(frozen=True)
 class LengthResult:
-    """What one scaling shows at one length (tokens). `missing` counts asked rows that have no result."""
+    """What one scaling shows at one length (tokens).
+
+    Of the rows asked for, `*_nan` counts those whose logits or loss were not finite (a needle among them is a miss in
+    `recall`; `perplexity` is then nan, and broken), and `*_missing` those without a result, or without a baseline.
+    """
 
     length: int
     recall: Estimate
     perplexity: Perplexity
     recall_state: State
     ratio_state: State
-    missing: int
+    recall_nan: int = 0
+    recall_missing: int = 0
+    ratio_nan: int = 0
+    ratio_missing: int = 0
 
 
 @dataclass(frozen=True)
 class ScalingResult:
-    """One row of the headline. `*_through` is the longest length up to which the probe holds, in tokens."""
+    """One row of the headline. `*_through` is the longest length up to which the probe holds, in tokens.
+
+    `effective_length` is RULER's: the longest, in tokens, up to which recall (the point estimate) stays at floor · R.
+    """
 
     scale: str
     factor: float
@@ -60,7 +80,10 @@ class ScalingResult:
 
 @dataclass(frozen=True)
 class Headline:
-    """The answer of a run. `reference` is R, the unpatched model's recall inside its window."""
+    """The answer of a run.
+
+    `reference` is R, the unpatched model's recall inside its window; `reference_missing` counts the rows that it lacks.
+    """
 
     native_window: int
     lengths: tuple[int, ...]
@@ -71,6 +94,7 @@ class Headline:
     control: Estimate
     signal: bool
     rows: tuple[ScalingResult, ...]
+    reference_missing: int = 0
 
 
 def headline(
@@ -98,6 +122,7 @@ def headline(
     prior = document_correlation(hits)
     found = recall(reference_rows(hits, native_window), prior)
     reference = found.estimate() if found else NOTHING
+    lacking = len(unpatched_inside(needles, native_window)) - reference.rows
     control = control_rate(cells)
     chance = max(NO_SIGNAL_RECALL, control.value if control.measured else 0.0)
     signal = not reference.measured or reference.low > chance
@@ -107,14 +132,16 @@ def headline(
     rows = []
     for label in labels:
         own, own_losses = needles[needles["scale"] == label], losses[losses["scale"] == label]
-        retrieval = recall_states(scored(own), hits, grid, native_window, floor=floor, prior=prior)
-        ratio = ratio_states(finished(own_losses), grid, epsilon)
+        lost = incomplete(own)
+        retrieval = recall_states(scored(own), hits, grid, native_window, floor=floor, prior=prior, incomplete=lost)
+        ratio = ratio_states(own_losses, grid, epsilon)
         states = {length: (retrieval[length], ratio[length]) for length in grid}
         results = tuple(_at(own, own_losses, length, states[length], prior) for length in grid)
         factor = cells.loc[cells["scale"] == label, "factor"]
-        bar = floor * reference.value
+        bar = floor * reference.value if signal and reference.measured else None
         rows.append(_scaling(label, float(factor.iloc[0]) if len(factor) else math.nan, results, signal, bar))
-    return Headline(native_window, grid, main_plan(cells), epsilon, floor, reference, control, signal, tuple(rows))
+    plan = main_plan(cells)
+    return Headline(native_window, grid, plan, epsilon, floor, reference, control, signal, tuple(rows), lacking)
 
 
 def _at(
@@ -123,17 +150,23 @@ def _at(
     here, loss = needles[needles["context_length"] == length], losses[losses["context_length"] == length]
     hits, done = scored(here), finished(loss)
     found = recall(hits, prior)
+    infinite = int((loss["status"] == "nan").sum())
     return LengthResult(
         length=length,
         recall=found.estimate() if found else NOTHING,
-        perplexity=perplexity(done) if len(done) else NO_PERPLEXITY,
+        perplexity=NO_PERPLEXITY if infinite else perplexity(done),
         recall_state=states[0],
         ratio_state=states[1],
-        missing=len(here) - len(hits) + len(loss) - len(done),
+        recall_nan=int((here["status"] == "nan").sum()),
+        recall_missing=len(here) - len(hits),
+        ratio_nan=infinite,
+        ratio_missing=len(loss) - len(paired(done)) - infinite,
     )
 
 
-def _scaling(label: str, factor: float, results: tuple[LengthResult, ...], signal: bool, bar: float) -> ScalingResult:
+def _scaling(
+    label: str, factor: float, results: tuple[LengthResult, ...], signal: bool, bar: float | None
+) -> ScalingResult:
     retrieval = {result.length: result.recall_state for result in results}
     ratio = {result.length: result.ratio_state for result in results}
     which = order(retrieval, ratio, signal)
@@ -153,13 +186,15 @@ def _scaling(label: str, factor: float, results: tuple[LengthResult, ...], signa
     )
 
 
-def _effective(results: tuple[LengthResult, ...], bar: float) -> int | None:
-    """Return RULER's effective length: the longest with recall (the point estimate) at `bar`, all shorter too."""
+def _effective(results: tuple[LengthResult, ...], bar: float | None) -> int | None:
+    """Return RULER's effective length: the longest with recall (the point estimate) at `bar`, all shorter too.
+
+    `bar` is `None` where there is nothing to compare with. A length with needles missing ends it: what is left of it
+    may be the easy part.
+    """
     longest = None
     for result in results:
-        if not result.recall.measured:
-            continue
-        if not result.recall.value >= bar:
+        if bar is None or result.recall_missing or not result.recall.value >= bar:
             break
         longest = result.length
     return longest
@@ -186,14 +221,16 @@ def _sentence(which: Order, retrieval: dict[int, State], ratio: dict[int, State]
 
 
 def _course(name: str, states: dict[int, State]) -> str:
-    where = onset(states)
+    where, through = onset(states), holds_through(states)
     if where.by is not None:
-        return f"{name} breaks {'at' if where.after is None else 'in'} {where}"
-    through = holds_through(states)
-    if through is None:
-        return f"{name} undecided"
-    undecided = any(state == "undecided" for state in states.values())
-    return f"{name} holds through {length_label(through)}" + (", undecided beyond" if undecided else "")
+        course = f"breaks {'at' if where.after is None else 'in'} {where}"
+    elif through is None:
+        course = "undecided"
+    else:
+        undecided = any(state == "undecided" for state in states.values())
+        course = f"holds through {length_label(through)}" + (", undecided beyond" if undecided else "")
+    unmeasured = ", ".join(length_label(length) for length in sorted(states) if states[length] == "missing")
+    return f"{name} {course}" + (f", not measured at {unmeasured}" if unmeasured else "")
 
 
 def from_manifest(cells: pd.DataFrame, manifest: dict[str, Any]) -> Headline:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
 
-from ctxeval.analysis.perplexity import ratio_bounds
+from ctxeval.analysis.perplexity import paired, ratio_bounds
 from ctxeval.analysis.recall import alike, recall, reference_rows
 from ctxeval.analysis.stats import PRIOR_CORRELATION, scaled_difference
 
@@ -66,6 +66,7 @@ def recall_states(
     *,
     floor: float = 0.85,
     prior: float = PRIOR_CORRELATION,
+    incomplete: Container[int] = (),
 ) -> dict[int, State]:
     """Judge recall at each length against `floor` · R, R being the unpatched model's recall inside its window.
 
@@ -78,6 +79,7 @@ def recall_states(
         rows: scored needle rows of one scale.
         baseline: scored needle rows that hold the reference; others are ignored.
         prior: see `recall`.
+        incomplete: lengths at which some needles have no result; what is left there can break, but not hold.
     """
     measured = [length for length in sorted(lengths) if (rows["context_length"] == length).any()]
     reference = reference_rows(baseline, native_window)
@@ -87,15 +89,15 @@ def recall_states(
         share = 0.5 if length == measured[0] else 0.5 / (len(measured) - 1)
         level, handed_on = handed_on + share * RECALL_HOLDS, 0.0
         here = rows[rows["context_length"] == length]
-        paired = alike(reference, here["document"], here["depth_percent"])
-        here = alike(here, paired["document"], paired["depth_percent"])
-        found, known = recall(here, prior), recall(paired, prior)
+        same = alike(reference, here["document"], here["depth_percent"])
+        here = alike(here, same["document"], same["depth_percent"])
+        found, known = recall(here, prior), recall(same, prior)
         states[length] = "undecided"
         if found is None or known is None:
             continue
         if scaled_difference(found, known, floor, RECALL_BROKEN / len(measured))[1] < 0:
             states[length] = "broken"
-        elif scaled_difference(found, known, floor, level)[0] >= 0:
+        elif length not in incomplete and scaled_difference(found, known, floor, level)[0] >= 0:
             states[length], handed_on = "holds", level
     return states
 
@@ -103,17 +105,24 @@ def recall_states(
 def ratio_states(rows: pd.DataFrame, lengths: Sequence[int], epsilon: float = 0.05) -> dict[int, State]:
     """Judge the perplexity ratio at each length against 1 + `epsilon`; states are simultaneous (Bonferroni).
 
+    A loss that is NaN counts as infinite, and so does the mean over all documents: the length is broken. Where rows
+    have no result otherwise, or no baseline, what is left can break, but not hold.
+
     Args:
-        rows: finished perplexity rows of one scale.
+        rows: perplexity rows of one scale, whatever became of them.
     """
-    measured = [length for length in sorted(lengths) if (rows["context_length"] == length).any()]
+    usable = paired(rows)
+    measured = [length for length in sorted(lengths) if (usable["context_length"] == length).any()]
     states: dict[int, State] = dict.fromkeys(lengths, "missing")
     for length in measured:
-        here = rows[rows["context_length"] == length]
+        here = usable[usable["context_length"] == length]
         low, _ = ratio_bounds(here, RATIO_BROKEN / len(measured))
         _, high = ratio_bounds(here, RATIO_HOLDS / len(measured))
-        states[length] = "broken" if low > 1 + epsilon else "holds" if high <= 1 + epsilon else "undecided"
-    return states
+        whole = len(here) == (rows["context_length"] == length).sum()
+        states[length] = "broken" if low > 1 + epsilon else "holds" if whole and high <= 1 + epsilon else "undecided"
+    for length in rows.loc[rows["status"] == "nan", "context_length"]:
+        states[length] = "broken"
+    return {length: states[length] for length in lengths}
 
 
 def onset(states: States) -> Onset:
@@ -125,11 +134,9 @@ def onset(states: States) -> Onset:
 
 
 def holds_through(states: States) -> int | None:
-    """Return the longest length that holds together with every shorter one that was measured, in tokens."""
+    """Return the longest length that holds together with every shorter one of the grid, in tokens."""
     longest = None
     for length in sorted(states):
-        if states[length] == "missing":
-            continue
         if states[length] != "holds":
             break
         longest = length
@@ -147,7 +154,8 @@ def order(recall_state: States, ratio_state: States, signal: bool = True) -> Ord
 
     A probe is first only if there is a length at which it is broken and the other credibly holds; where lengths point
     both ways, the shortest decides. Where there is no such length, one of the two states must be wrong for a probe to
-    be named, and the error rates of the two add up to 5 % over all lengths.
+    be named, and the error rates of the two add up to 5 % over all lengths. A length of the grid that was not measured
+    is no evidence of holding.
     """
     has_recall = any(state != "missing" for state in recall_state.values())
     has_ratio = any(state != "missing" for state in ratio_state.values())
@@ -163,7 +171,6 @@ def order(recall_state: States, ratio_state: States, signal: bool = True) -> Ord
     if retrieval or perplexity:
         return "retrieval first" if min(retrieval + perplexity) in retrieval else "perplexity first"
     pairs = [(recall_state[length], ratio_state[length]) for length in sorted(set(recall_state) & set(ratio_state))]
-    pairs = [pair for pair in pairs if pair != ("missing", "missing")]
     if all(pair == ("holds", "holds") for pair in pairs):
         return "neither"
     first = next((index for index, pair in enumerate(pairs) if pair != ("holds", "holds")), len(pairs))

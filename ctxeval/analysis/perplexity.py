@@ -33,6 +33,11 @@ def finished(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[(rows["status"] == "ok") & rows["nll"].notna() & (rows["n_tokens"] > 0)]
 
 
+def paired(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the finished perplexity rows that have a baseline: only those give a ratio."""
+    return finished(rows[rows["baseline_nll"].notna()])
+
+
 def perplexity(rows: pd.DataFrame, level: float = 0.95) -> Perplexity:
     """Estimate perplexity from the finished rows of one scale and length. Sums first, one division at the end."""
     if rows.empty:
@@ -41,11 +46,11 @@ def perplexity(rows: pd.DataFrame, level: float = 0.95) -> Perplexity:
     size = float(rows["bytes"].sum())
     bits = nll / math.log(2) / size if size > 0 else math.nan
     low, high = ratio_bounds(rows, (1 - level) / 2)
-    paired = _paired(rows)
-    if paired.empty:
+    pairs = paired(rows)
+    if pairs.empty:
         return Perplexity(_exp(nll / tokens), bits, NOTHING)
-    value = _exp(float((paired["nll"] - paired["baseline_nll"]).sum()) / float(paired["n_tokens"].sum()))
-    ratio = Estimate(value, low, high, len(paired), int(paired["document"].nunique()))
+    value = _exp(float((pairs["nll"] - pairs["baseline_nll"]).sum()) / float(pairs["n_tokens"].sum()))
+    ratio = Estimate(value, low, high, len(pairs), int(pairs["document"].nunique()))
     return Perplexity(_exp(nll / tokens), bits, ratio)
 
 
@@ -54,17 +59,13 @@ def ratio_bounds(rows: pd.DataFrame, tail: float) -> tuple[float, float]:
 
     A t interval on the paired log ratio, documents being the units: the difficulty of the text cancels in each.
     """
-    paired = _paired(rows)
-    if paired.empty:
+    pairs = paired(rows)
+    if pairs.empty:
         return math.nan, math.nan
-    excess = (paired["nll"] - paired["baseline_nll"]).groupby(paired["document"]).sum()
-    tokens = paired["n_tokens"].groupby(paired["document"]).sum()
+    excess = (pairs["nll"] - pairs["baseline_nll"]).groupby(pairs["document"]).sum()
+    tokens = pairs["n_tokens"].groupby(pairs["document"]).sum()
     _, low, high = mean_bounds(excess, tokens, tail)
     return _exp(low), _exp(high)
-
-
-def _paired(rows: pd.DataFrame) -> pd.DataFrame:
-    return rows[rows["baseline_nll"].notna()]
 
 
 def _exp(value: float) -> float:

@@ -45,9 +45,22 @@ def asked(cells: pd.DataFrame, plan: str | None = None) -> pd.DataFrame:
 
 
 def scored(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the needle rows that have a result, with `hit` (0.0 or 1.0). Failed rows are missing, never wrong."""
-    done = rows[(rows["status"] == "ok") & rows["correct"].notna()]
-    return done.assign(hit=done["correct"].astype(bool).astype(float))
+    """Return the needle rows that have a result, with `hit` (0.0 or 1.0); a row of status `nan` is a miss.
+
+    A model that emits NaN cannot answer: without those rows the recall of the others would stand for all. Rows that
+    failed otherwise are missing, neither right nor wrong.
+    """
+    done = rows[_has_result(rows)]
+    return done.assign(hit=done["correct"].mask(done["status"] == "nan", False).astype(bool).astype(float))
+
+
+def _has_result(rows: pd.DataFrame) -> pd.Series:
+    return (rows["status"] == "nan") | ((rows["status"] == "ok") & rows["correct"].notna())
+
+
+def incomplete(rows: pd.DataFrame) -> frozenset[int]:
+    """Return the lengths, in tokens, at which a needle was asked for and has no result."""
+    return frozenset(int(length) for length in rows.loc[~_has_result(rows), "context_length"].unique())
 
 
 def recall(rows: pd.DataFrame, prior: float = PRIOR_CORRELATION) -> ClusterProportion | None:
@@ -100,15 +113,24 @@ def recall_by_distance(rows: pd.DataFrame, edges: Sequence[float]) -> tuple[Dist
 
 def control_rate(cells: pd.DataFrame) -> Estimate:
     """Return how often the answer appears when no needle is in the context; nan where the control was not run."""
-    rows = scored(cells[(cells["probe"] == "needle") & (cells["control"] == NO_NEEDLE)])
+    rows = scored(cells[(cells["probe"] == "needle") & (cells["control"] == NO_NEEDLE) & (cells["status"] == "ok")])
     share = cluster_proportion(rows["hit"], np.ones(len(rows)), rows["document"])
     return share.estimate() if share else NOTHING
 
 
 def reference_rows(scored_rows: pd.DataFrame, native_window: int) -> pd.DataFrame:
-    """Return the scored rows of the unpatched model at lengths in [native / 2, native]."""
-    inside = scored_rows["context_length"].between(native_window / 2, native_window)
-    return scored_rows[(scored_rows["scale"] == BASELINE) & inside]
+    """Return the scored rows of the unpatched model at lengths in [native / 2, native].
+
+    Without those that are NaN: as misses they would lower the bar that every scaling is held to.
+    """
+    inside = unpatched_inside(scored_rows, native_window)
+    return inside[inside["status"] == "ok"]
+
+
+def unpatched_inside(rows: pd.DataFrame, native_window: int) -> pd.DataFrame:
+    """Return the rows of the unpatched model at lengths in [native / 2, native], whatever became of them."""
+    inside = rows["context_length"].between(native_window / 2, native_window)
+    return rows[(rows["scale"] == BASELINE) & inside]
 
 
 def alike(rows: pd.DataFrame, documents: Iterable[int], depths: Iterable[float]) -> pd.DataFrame:

@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import click
 import typer
 
 from ctxeval.cli import options as opt
+from ctxeval.cli import signals
 from ctxeval.errors import UsageError, unknown
 from ctxeval.spec import (
     DTYPES,
     PROTOCOLS,
     ModelSpec,
     RunSpec,
-    differences,
     parse_depths,
     parse_length,
     parse_lengths,
     parse_methods,
-    spec_from_dict,
 )
 
-if TYPE_CHECKING:
-    from ctxeval.results.store import Run
-
+LLAMA = "meta-llama/Llama-2-7b-hf"
 FORMATS = ("table", "md", "csv", "json")
 
 
 def register(app: typer.Typer) -> None:
     """Add all commands to `app`."""
-    for name, function, epilog in (
+    for name, function, example in (
         ("demo", demo, "ctxeval demo"),
-        ("needle", opt.with_options(needle, *opt.SHARED, *opt.NEEDLE), "ctxeval needle -m meta-llama/Llama-2-7b-hf --scale yarn --len 32768"),
-        ("ppl", opt.with_options(ppl, *opt.SHARED, *opt.PERPLEXITY), "ctxeval ppl -m meta-llama/Llama-2-7b-hf --scale yarn --len 32768"),
-        ("run", opt.with_options(run, *opt.SHARED, *opt.NEEDLE, *opt.PERPLEXITY, "perplexity_documents"), "ctxeval run -m meta-llama/Llama-2-7b-hf --scale none,pi,ntk,yarn --len 32768 --packed"),
+        (
+            "needle",
+            opt.with_options(needle, *opt.SHARED, *opt.NEEDLE),
+            f"ctxeval needle -m {LLAMA} --scale yarn --len 32k",
+        ),
+        ("ppl", opt.with_options(ppl, *opt.SHARED, *opt.PERPLEXITY), f"ctxeval ppl -m {LLAMA} --scale yarn --len 32k"),
+        (
+            "run",
+            opt.with_options(run, *opt.OPTIONS),
+            f"ctxeval run -m {LLAMA} --scale none,pi,ntk,yarn --len 32k --packed",
+        ),
         ("report", report, "ctxeval report results/RUN --format md"),
         ("tasks", tasks, "ctxeval tasks needle"),
     ):
-        app.command(name, epilog=f"Example: `{epilog}`")(function)
+        app.command(name, epilog=f"Example: `{example}`")(function)
 
 
 def needle(context: typer.Context, **values: Any) -> None:
@@ -60,25 +65,23 @@ def run(context: typer.Context, **values: Any) -> None:
 
 
 def demo(
-    output: opt.OutputOpt = None, format: opt.FormatOpt = "table", quiet: opt.QuietOpt = False
+    output: opt.OutputOpt = None,
+    format: opt.FormatOpt = "table",
+    verbose: opt.VerboseOpt = False,
+    quiet: opt.QuietOpt = False,
 ) -> None:
     """Run the whole thing on the bundled model and text: offline, under a minute."""
-    _check_choice("format", format, FORMATS)
-    _run_and_show(
-        RunSpec(
-            ModelSpec("demo"),
-            scales=("none", "pi", "ntk", "yarn"),
-            length=1024,
-            lengths=(128, 256, 384, 512, 768, 1024),
-            documents=16,
-            corpus="demo",
-            packed=True,
-        ),
-        output,
-        None,
-        format,
-        quiet,
+    # fp32, so that the figures do not depend on whether a machine has bf16 arithmetic.
+    spec = RunSpec(
+        ModelSpec("demo", dtype="fp32"),
+        scales=("none", "pi", "ntk", "yarn"),
+        length=1024,
+        lengths=(128, 256, 384, 512, 768, 1024),
+        documents=16,
+        corpus="demo",
+        packed=True,
     )
+    _run_and_show(spec, {"output": output, "format": format, "verbose": verbose, "quiet": quiet})
 
 
 def report(
@@ -113,9 +116,7 @@ def tasks(name: Annotated[str | None, typer.Argument(help="A task, for its detai
 
 def _evaluate(context: typer.Context, probes: tuple[str, ...]) -> None:
     values = context.params
-    _check_choice("format", values["format"], FORMATS)
-    spec = _resumed_spec(context, probes) if values["resume"] else _spec(values, probes)
-    _run_and_show(spec, values["output"], values["resume"], values["format"], values["quiet"], values["dry_run"])
+    _run_and_show(_resumed_spec(context, probes) if values["resume"] else _spec(values, probes), values)
 
 
 def _spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
@@ -124,7 +125,17 @@ def _spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
     _check_choice("dtype", values["dtype"], DTYPES)
     _check_choice("protocol", values.get("protocol", "tail"), PROTOCOLS)
     names = ("revision", "dtype", "device", "device_map", "attn_implementation", "trust_remote_code")
-    plain = ("factor", "documents", "perplexity_documents", "trials", "seed", "corpus", "task", "packed", "exact_subset")
+    plain = (
+        "factor",
+        "documents",
+        "perplexity_documents",
+        "trials",
+        "seed",
+        "corpus",
+        "task",
+        "packed",
+        "exact_subset",
+    )
     more = ("needles_per_context", "protocol", "stride", "chat", "native_window", "chunk")
     ramp = ("rope_theta", "attention_factor", "beta_fast", "beta_slow", "truncate")
     return RunSpec(
@@ -140,58 +151,88 @@ def _spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
 
 
 def _resumed_spec(context: typer.Context, probes: tuple[str, ...]) -> RunSpec:
-    """Take the spec from the run folder; options given beside --resume must agree with it."""
-    from ctxeval.results.store import load_run
+    """Take the spec from the run folder; options given beside --resume must agree with it. `run` finishes any run."""
+    from ctxeval.folder import stored_spec
 
-    folder = context.params["resume"]
-    stored = spec_from_dict(load_run(folder).manifest["spec"])
-    given = {
-        name
-        for name in context.params
-        if context.get_parameter_source(name) in (click.core.ParameterSource.COMMANDLINE,)
-    }
-    if stored.probes != probes:
-        raise UsageError(f"{folder} holds probes {', '.join(stored.probes)}", f"this command runs {', '.join(probes)}")
-    wanted = _spec({**context.params, "model": context.params["model"] or stored.model.name_or_path}, probes)
-    fields = {**asdict(wanted), **asdict(wanted.model)}
-    names = {"scale": "scales", "model": "name_or_path"}
-    changed = {names.get(name, name) for name in given} & set(fields)
-    merged = replace(
-        stored,
-        model=replace(stored.model, **{name: fields[name] for name in changed if hasattr(stored.model, name)}),
-        **{name: getattr(wanted, name) for name in changed if hasattr(stored, name) and name != "model"},
-    )
-    if merged != stored:
+    folder: Path = context.params["resume"]
+    stored = stored_spec(folder)
+    if context.params["output"] not in (None, folder):
+        raise UsageError(f"both --resume {folder} and --output {context.params['output']}", "give one of them")
+    if probes != stored.probes and context.info_name != "run":
         raise UsageError(
-            f"{folder} was begun with other options: {'; '.join(differences(stored, merged))}",
+            f"{folder} holds the probes {', '.join(stored.probes)}, `{context.info_name}` runs {', '.join(probes)}",
+            f"finish it with `{_resume_command(folder)}`",
+        )
+    wanted = _spec({**context.params, "model": context.params["model"] or stored.model.name_or_path}, stored.probes)
+    old, new = _by_option(stored), _by_option(wanted)
+    differ = [
+        f"{name} is {old.get(name)!r} there, {new.get(name)!r} here"
+        for name in sorted(context.params)
+        if _given(context, name) and old.get(name) != new.get(name)
+    ]
+    if differ:
+        raise UsageError(
+            f"{folder} was begun with other options: {'; '.join(differ)}",
             "leave them out to finish it, or start a new run",
         )
     return stored
 
 
-def _run_and_show(
-    spec: RunSpec, output: Path | None, resume: Path | None, format: str, quiet: bool, dry_run: bool = False
-) -> None:
-    from ctxeval.cli.show import show
-    from ctxeval.runner import check_writable, default_folder, dry, run
+def _given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name in ("COMMANDLINE", "DEFAULT_MAP")
 
-    folder = resume or output or default_folder(spec)
+
+def _by_option(spec: RunSpec) -> dict[str, Any]:
+    """Return what a spec says under the names of the command line's parameters; others are left out or harmless."""
+    fields = {**asdict(spec), **asdict(spec.model), **spec.scaling_options}
+    return {**fields, "scale": spec.scales, "model": spec.model.name_or_path}
+
+
+def _run_and_show(spec: RunSpec, values: Mapping[str, Any]) -> None:
+    """Run `spec`; `values` are the options that say where to, how loud and what to print."""
+    _check_choice("format", values["format"], FORMATS)
+    if values["quiet"] and values["verbose"]:
+        raise UsageError("both --quiet and --verbose", "give one of them")
     from ctxeval.cli.progress import StderrObserver
+    from ctxeval.cli.show import show
+    from ctxeval.folder import default_folder
+    from ctxeval.runner import dry, run
 
-    with StderrObserver(quiet=quiet) as observer:
-        if dry_run:
+    resume = values.get("resume")
+    with StderrObserver(quiet=values["quiet"], verbose=values["verbose"]) as observer:
+        if values.get("dry_run"):
             dry(spec, observer)
             return
-        check_writable(folder)
+        folder = resume or values["output"] or default_folder(spec)
         try:
-            finished: Run = run(spec, folder, resume=resume, observer=observer)
+            finished = run(spec, folder, resume=resume, observer=observer)
         except BaseException as error:
-            if (Path(folder) / "cells.jsonl").exists() and not isinstance(error, UsageError):
-                observer.say(f"the rows so far are in {folder}; go on with --resume {folder}")
+            if isinstance(error, signals.Stopped):
+                signals.ignore()
+            if hint := _how_to_go_on(folder):
+                error.add_note(hint)
             raise
-    show(finished, format)
-    if not quiet:
+    show(finished, values["format"])
+    if not values["quiet"]:
         typer.echo(f"rows, tables and pictures are in {folder}", err=True)
+
+
+def _how_to_go_on(folder: Path) -> str:
+    """Say what an unfinished run has kept, and the command that finishes it; nothing where there is no such run."""
+    from ctxeval.results.store import load_run
+
+    try:
+        begun = load_run(folder)
+    except UsageError:
+        return ""
+    if begun.manifest.get("finished"):
+        return ""
+    return f"{len(begun.cells)} rows are kept; go on with `{_resume_command(folder)}`"
+
+
+def _resume_command(folder: Path) -> str:
+    return f"ctxeval run --resume {shlex.quote(str(folder))}"
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

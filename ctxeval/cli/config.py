@@ -31,6 +31,9 @@ def read_config_file(path: Path, known: Set[str]) -> dict[str, Any]:
         flag = str(name).lstrip("-")
         parameter = _FLAGS.get(flag, flag.replace("-", "_"))
         if parameter not in known:
-            raise unknown(f"option in {path}", str(name), [one.replace("_", "-") for one in known])
-        values[parameter] = ",".join(str(item) for item in value) if isinstance(value, list) else value
+            names = {parameter: flag for flag, parameter in _FLAGS.items()}
+            raise unknown(f"option in {path}", str(name), [names.get(one, one.replace("_", "-")) for one in known])
+        if value is not None:
+            # The comma at the end keeps a list of one a list: `depths: [50]` is one depth, `depths: 50` a count.
+            values[parameter] = "".join(f"{item}," for item in value) if isinstance(value, list) else value
     return values

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import traceback
-from types import FrameType
+from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
-import click
 import typer
 
-from ctxeval.cli import commands
+from ctxeval.cli import commands, signals
 from ctxeval.errors import CtxevalError, ExitCode
 
 EXIT_CODES = (
@@ -24,15 +22,10 @@ app = typer.Typer(
     name="ctxeval",
     help="Does this context extension really work? Perplexity and needle retrieval over length and depth.",
     epilog=EXIT_CODES,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class Preempted(BaseException):
-    """SIGTERM arrived."""
 
 
 def _version(value: bool) -> None:
@@ -43,52 +36,66 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", "-V", is_eager=True, callback=_version, help="Print versions and exit.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), nl=False)
 
 
 commands.register(app)
 
 
 def main() -> NoReturn:
-    """Run the command line and exit with the documented code; an unexpected exception is never a failed gate."""
-    signal.signal(signal.SIGTERM, _on_sigterm)
-    sys.exit(_run())
+    """Run the command line and exit with the documented code."""
+    signals.install()
+    sys.exit(run_command())
 
 
-def _run() -> int:
+def run_command(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (`sys.argv[1:]` by default) and return its exit code; an error is one line on stderr.
+
+    An unexpected exception is a failed run (3): 1 is a failed gate and nothing else.
+    """
     try:
-        result = app(standalone_mode=False)
+        # What typer.Exit carried comes back as the result.
+        result = app(args=argv, prog_name="ctxeval", standalone_mode=False)
+        sys.stdout.flush()
         return int(result) if isinstance(result, int) else ExitCode.OK
     except CtxevalError as error:
-        return _fail(str(error), error.exit_code)
-    except click.exceptions.Exit as error:
-        return error.exit_code
-    except click.ClickException as error:
-        error.show()
-        return ExitCode.USAGE
-    except (KeyboardInterrupt, click.Abort):
-        return _fail("interrupted", ExitCode.INTERRUPTED)
-    except Preempted:
-        return _fail("pre-empted by SIGTERM", ExitCode.PREEMPTED)
+        return _fail(error, str(error), error.exit_code)
+    except typer.TyperException as error:
+        return _fail(error, _usage(error), ExitCode.USAGE)
+    except signals.Stopped as error:
+        signals.ignore()
+        return _fail(error, str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        return _fail(error, "interrupted", ExitCode.INTERRUPTED)
+    except (BrokenPipeError, SystemExit) as error:
+        # typer exits 1 when the reader of stdout has gone; python would exit 120 after failing to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _fail(error, "stdout was closed before all was written", ExitCode.RUN_FAILED)
     except Exception as error:
         if os.environ.get("CTXEVAL_DEBUG"):
             traceback.print_exc()
-        return _fail(
-            f"unexpected {type(error).__name__}: {' '.join(str(error).split())}. Set CTXEVAL_DEBUG=1 for the traceback",
-            ExitCode.RUN_FAILED,
-        )
+        message = f"unexpected {type(error).__name__}: {error}. Set CTXEVAL_DEBUG=1 for the traceback"
+        return _fail(error, message, ExitCode.RUN_FAILED)
 
 
-def _on_sigterm(number: int, frame: FrameType | None) -> None:
-    raise Preempted
+def _usage(error: typer.TyperException) -> str:
+    """Write what typer found wrong with the command line, and where help is."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "ctxeval"
+    return f"{error.format_message().rstrip('.')}. See `{command} --help`"
 
 
-def _fail(message: str, code: ExitCode) -> int:
-    typer.echo(f"Error: {message}", err=True)
+def _fail(error: BaseException, message: str, code: ExitCode) -> int:
+    """Print the message and the notes that were added on the way as one line."""
+    notes = getattr(error, "__notes__", [])
+    line = ". ".join(part.rstrip(".") for part in (message, *notes))
+    typer.echo(f"Error: {' '.join(line.split())}", err=True)
     return code

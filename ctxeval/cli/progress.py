@@ -19,8 +19,9 @@ _LINE_EVERY = 60.0
 class StderrObserver(Observer):
     """Shows a run's talk and its progress, measured in predicted seconds so that long contexts count as they should."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        """Write to stderr, or nothing at all when `quiet`."""
+    def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
+        """Write to stderr, nothing at all when `quiet`, details too when `verbose`."""
+        self.verbose = verbose
         self.console = Console(stderr=True, quiet=quiet, highlight=False)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -51,6 +52,11 @@ class StderrObserver(Observer):
     def say(self, line: str) -> None:
         """Print one line."""
         self.console.print(line, soft_wrap=True, markup=False)
+
+    def detail(self, line: str) -> None:
+        """Print one line, where details were asked for."""
+        if self.verbose:
+            self.say(line)
 
     def begin(self, seconds: float) -> None:
         """Start the bar."""

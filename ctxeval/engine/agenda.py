@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from ctxeval.engine.plan import Node, Prompt, build_tree, unshared
 from ctxeval.probes.measurement import Measurement
-from ctxeval.probes.needle import NeedleProbe, all_documents
+from ctxeval.probes.needle import NeedleProbe
 from ctxeval.probes.packing import GridCell
 from ctxeval.probes.perplexity import BASELINE, PerplexityProbe
 from ctxeval.resolve import Resolved
@@ -58,9 +59,13 @@ class Agenda:
 
     def _groups(self) -> Iterator[list[Measurement]]:
         counts: Counter[GridCell] = Counter()
+        order = spread(len(self.documents))
+        with_loss = set(order[: self.resolved.perplexity_documents])
+        contexts = len(order) * self.spec.trials
         checked = 0
-        for document, trial in all_documents(self.documents, self.spec.trials):
-            if self.perplexity and trial == 0 and document.index < self.resolved.perplexity_documents:
+        for rank in range(contexts):
+            trial, document = rank // len(order), self.documents[order[rank % len(order)]]
+            if self.perplexity and trial == 0 and document.index in with_loss:
                 yield self.perplexity.baseline(document) + self.perplexity.measure(document)
             if not self.needle:
                 continue
@@ -69,8 +74,9 @@ class Agenda:
                 continue
             packed = self.needle.packed(document, trial, counts)
             yield packed
-            if checked < self.spec.exact_subset:
-                subset = self.needle.exact_subset(document, trial, packed)
+            wanted = min(ceil(self.spec.exact_subset / contexts), self.spec.exact_subset - checked)
+            if wanted > 0:
+                subset = self.needle.exact_subset(document, trial, packed, rank, wanted)
                 checked += len(subset)
                 yield subset
 
@@ -80,3 +86,13 @@ class Agenda:
         if columns["control"] == BASELINE:
             return scaling.method == "none"
         return self.resolved.measures(scaling, length)
+
+
+def spread(count: int) -> list[int]:
+    """Order 0 … count-1 so that every beginning of the order is spread over the whole range (van der Corput).
+
+    The corpus is in order of time: a run that stops early, or takes fewer documents for perplexity, must not see the
+    oldest ones only.
+    """
+    bits = max(count - 1, 1).bit_length()
+    return sorted(range(count), key=lambda index: int(f"{index:0{bits}b}"[::-1], 2))

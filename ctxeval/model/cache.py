@@ -19,7 +19,7 @@ class PreallocatedLayer(DynamicLayer):
     """
 
     def __init__(self, capacity: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # transformers annotates no return
         self.capacity = capacity
         self.length = 0
 
@@ -27,7 +27,8 @@ class PreallocatedLayer(DynamicLayer):
         """Allocate the storage once the shapes are known."""
         self.device = key_states.device
         self._keys, self._values = (
-            states.new_zeros((*states.shape[:2], self.capacity, states.shape[3])) for states in (key_states, value_states)
+            states.new_zeros((*states.shape[:2], self.capacity, states.shape[3]))
+            for states in (key_states, value_states)
         )
         self.is_initialized = True
         self._show(0)
@@ -44,7 +45,7 @@ class PreallocatedLayer(DynamicLayer):
         self._keys[:, :, start:stop] = key_states
         self._values[:, :, start:stop] = value_states
         self._show(stop)
-        return self.keys, self.values
+        return self._keys[:, :, :stop], self._values[:, :, :stop]
 
     def get_seq_length(self) -> int:
         """Return the number of cached tokens."""

@@ -23,7 +23,8 @@ def score_rows(logits: torch.Tensor, gold: NDArray[np.int64]) -> TokenScores:
         ids = torch.as_tensor(gold[start : start + _BLOCK_ROWS], device=rows.device)
         picked = rows.gather(1, ids.clamp(min=0).unsqueeze(1)).squeeze(1)
         nlls.append((rows.logsumexp(dim=1) - picked).masked_fill(ids < 0, torch.nan).double().cpu())
-        best = rows.topk(2, dim=1)
-        tops.append(best.indices[:, 0].cpu())
-        margins.append((best.values[:, 0] - best.values[:, 1]).double().cpu())
+        # Not topk's first index: among equal logits it takes another than argmax, and so than greedy decoding.
+        tops.append(rows.argmax(dim=1).cpu())
+        best = rows.topk(2, dim=1).values
+        margins.append((best[:, 0] - best[:, 1]).double().cpu())
     return TokenScores(torch.cat(nlls).numpy(), torch.cat(tops).numpy(), torch.cat(margins).numpy())

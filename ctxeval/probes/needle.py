@@ -7,7 +7,7 @@ answer does not prolong it: what greedy decoding would have produced, in one for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from random import Random
@@ -53,7 +53,9 @@ class NeedleProbe:
         longest = sorted(self.task.keys, key=len)[-8:]
         for form in self.task.wordings:
             statements = [self.frame.statement(form.statement.format(key=key, value=value)) for key in longest]
-            questions = [self.frame.question(form.question.format(key=key), form.lead.format(key=key), value) for key in longest]
+            questions = [
+                self.frame.question(form.question.format(key=key), form.lead.format(key=key), value) for key in longest
+            ]
             reserve = max(reserve, max(map(len, statements)) + max(map(len, questions)))
         # Rarely a short key takes more tokens than a long one: eight tokens cover the difference.
         return SiteRule(lead_in(self.grid.native_window), reserve + 8, len(self.frame.prefix))
@@ -67,11 +69,16 @@ class NeedleProbe:
                 needle = self._needle(document, trial, site)
                 measurements.append(self._measure(document, trial, "exact", [(site, needle)], needle, length, depth))
         stranger = self._stranger(document, trial, ())
-        measurements += [self._measure(document, trial, "exact", [], stranger, length, None) for length in self.grid.lengths]
+        measurements += [
+            self._measure(document, trial, "exact", [], stranger, length, None) for length in self.grid.lengths
+        ]
         return measurements
 
     def packed(self, document: Document, trial: int, counts: Counter[GridCell]) -> list[Measurement]:
-        """Several needles a context, each asked for at every length beyond it; `counts` balances the grid's cells."""
+        """Several needles a context, each asked for at every length beyond it; `counts` balances the grid's cells.
+
+        A row's depth is that of the grid nearest to where the needle really stands.
+        """
         name = f"packing:{self.grid.seed}:{document.index}:{trial}"
         chosen = choose(
             self._candidates(document, trial),
@@ -80,57 +87,70 @@ class NeedleProbe:
             lambda site: Random(f"{name}:{site}").random(),
         )
         hidden = self._place(document, chosen)
-        measurements = [
-            self._measure(document, trial, "packed", hidden, one.needle, length, depth)
-            for one in chosen
-            for length, depth in one.cells
-        ]
+        measurements = []
+        shift = 0
+        for site, needle in hidden:
+            position = self.rule.prefix + shift + site
+            shift += len(self.frame.statement(needle.statement))
+            for length, depth in self._cells(position):
+                measurements.append(self._measure(document, trial, "packed", hidden, needle, length, depth))
         stranger = self._stranger(document, trial, [one.needle for one in chosen])
-        measurements += [self._measure(document, trial, "packed", hidden, stranger, length, None) for length in self.grid.lengths]
+        measurements += [
+            self._measure(document, trial, "packed", hidden, stranger, length, None) for length in self.grid.lengths
+        ]
         return measurements
 
-    def exact_subset(self, document: Document, trial: int, packed: Sequence[Measurement]) -> list[Measurement]:
-        """One of the packed context's needles, alone in its haystack, at all lengths it was asked at.
+    def exact_subset(
+        self, document: Document, trial: int, packed: Sequence[Measurement], rank: int, rows: int
+    ) -> list[Measurement]:
+        """Repeat `rows` of a packed context's measurements with their needle alone in its haystack.
 
-        Which one rotates with the document, so that a few documents cover the whole range of sites.
+        `rank` is the context's place in the order of execution: lengths and needles rotate with it, so that few rows,
+        each of another document, cover the grid. (Only rows of different documents can prove a disagreement.)
         """
-        found: dict[str, list[Mapping[str, Any]]] = {}
-        for one in packed:
-            if not one.columns["control"]:
-                found.setdefault(one.columns["needle_id"], []).append(one.columns)
-        if not found:
-            return []
-        rows = list(found.values())[(document.index * 3 + trial) % len(found)]
-        site = int(rows[0]["needle_id"].rsplit(".", 1)[1])
-        needle = self._needle(document, trial, site)
-        return [
-            self._measure(document, trial, "exact", [(site, needle)], needle, row["context_length"], row["depth_percent"])
-            for row in rows
-        ]
+        asked = [one.columns for one in packed if not one.columns["control"]]
+        lengths = sorted({columns["context_length"] for columns in asked})
+        chosen: dict[tuple[str, int], Mapping[str, Any]] = {}
+        for index in range(rank * rows, (rank + 1) * rows):
+            length = lengths[index % len(lengths)] if lengths else 0
+            there = [columns for columns in asked if columns["context_length"] == length]
+            if there:
+                columns = there[(index * 5 + index // len(lengths)) % len(there)]
+                chosen[columns["needle_id"], length] = columns
+        measurements = []
+        for columns in chosen.values():
+            site = int(columns["needle_id"].rsplit(".", 1)[1])
+            needle = self._needle(document, trial, site)
+            length, depth = columns["context_length"], columns["depth_percent"]
+            measurements.append(self._measure(document, trial, "exact", [(site, needle)], needle, length, depth))
+        return measurements
+
+    def _cells(self, position: int) -> tuple[GridCell, ...]:
+        """Return the grid cells that a needle at an absolute position serves: every length that it fits into."""
+        found = []
+        for length in self.grid.lengths:
+            depth = nearest_depth(self.rule.depth(position, length), self.grid.depths)
+            if position + self.rule.reserve <= length and depth is not None:
+                found.append((length, depth))
+        return tuple(found)
 
     def _candidates(self, document: Document, trial: int) -> list[Candidate]:
         grid, rule = self.grid, self.rule
         sites = {rule.site(depth, length, document.sentence_starts) for length in grid.lengths for depth in grid.depths}
-        candidates = []
-        for site in sorted(sites):
-            position = site + rule.prefix
-            cells = tuple(
-                (length, nearest_depth(rule.depth(position, length), grid.depths))
-                for length in grid.lengths
-                if position + rule.reserve <= length
-            )
-            if cells:
-                candidates.append(Candidate(site, self._needle(document, trial, site), cells))
-        return candidates
+        return [
+            Candidate(site, self._needle(document, trial, site), cells)
+            for site in sorted(sites)
+            if (cells := self._cells(site + rule.prefix))
+        ]
 
     def _place(self, document: Document, chosen: Sequence[Candidate]) -> list[tuple[int, Needle]]:
         """Return the text token before which each needle stands in a shared context.
 
         Needles before it push a needle back; it moves forward in the text by as much, to a sentence start, so that its
-        absolute position is the one it has alone (never later: what fits alone fits here).
+        absolute position is the one it has alone (never later: what fits alone fits here; never in the lead-in).
         """
         placed: list[tuple[int, Needle]] = []
-        shift, earliest = 0, 0
+        shift, earliest = 0, max(self.rule.lead_in - self.rule.prefix, 0)
         for one in chosen:
             wanted = one.site - shift
             index = int(np.searchsorted(document.sentence_starts, wanted, side="right")) - 1
@@ -230,10 +250,3 @@ class _Reading:
             "margin": float(margin[:count].min()),
             "got": self.frame.tokenizer.decode(shown).strip(),
         }
-
-
-def all_documents(documents: Sequence[Document], trials: int) -> Iterator[tuple[Document, int]]:
-    """Yield every (document, trial), documents first."""
-    for trial in range(trials):
-        for document in documents:
-            yield document, trial

@@ -93,13 +93,20 @@ class PerplexityProbe:
         return list(sliding(1, stop, self.native_window, self._stride(self.native_window)))
 
     def _stride(self, window: int) -> int:
-        return min(self.stride or max(window // 4, 1), window)
+        """Return how far a window advances: what was asked for, or a quarter.
+
+        Never so far that a token is left without context: the first one of a window is read, and not scored.
+        """
+        most = window - max(len(self.frame.prefix), 1)
+        return min(self.stride or max(window // 4, 1), most)
 
     def _row(self, document: Document, length: int, control: str, windows: Sequence[Window]) -> Measurement:
         prompts = tuple(self._prompt(document.ids, window) for window in windows)
         # Scores begin at the first text token: the prefix (BOS) is read but never scored.
         first = max(windows[0].score_start - len(self.frame.prefix), 0)
         last = windows[-1].stop - len(self.frame.prefix)
+        read = max(window.stop - window.start for window in windows)
+        slides = self.protocol == "strided" or len(windows) > 1
         columns = {
             "probe": "perplexity",
             "task": self.protocol,
@@ -110,8 +117,8 @@ class PerplexityProbe:
             "document": document.index,
             "trial": 0,
             "protocol": self.protocol,
-            "window": max(window.stop - window.start for window in windows),
-            "stride": self._stride(length) if self.protocol == "strided" else 0,
+            "window": read,
+            "stride": self._stride(read) if slides else 0,
             "n_tokens": sum(prompt.score_stop - prompt.score_start for prompt in prompts),
             "bytes": document.bytes_between(first, last),
         }
@@ -123,8 +130,10 @@ class PerplexityProbe:
         ids = np.concatenate([prefix, text[window.start : window.stop - len(prefix)]]).astype(np.int32)
         if len(ids) != window.stop - window.start:
             raise AssertionError(f"window of {window.stop - window.start} tokens became {len(ids)}")
-        start = max(window.score_start - window.start, len(prefix), 1)
-        return Prompt(ids, start, len(ids))
+        start = window.score_start - window.start
+        if start < max(len(prefix), 1) and window.start:
+            raise AssertionError(f"token {window.score_start} has no context in the window from {window.start}")
+        return Prompt(ids, max(start, len(prefix), 1), len(ids))
 
 
 def _sum_nll(scores: Sequence[TokenScores]) -> Mapping[str, Any]:

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 #: A needle in the very first tokens is unreliable even inside the window, so depth 0 means after a lead-in.
 MAX_LEAD_IN = 64
 
+#: A needle counts for a grid depth from which it really is no further than this, in percent: half the default spacing.
+DEPTH_TOLERANCE = 6.25
+
 
 @dataclass(frozen=True)
 class SiteRule:
@@ -40,13 +43,20 @@ class SiteRule:
     def site(self, depth_percent: float, length: int, sentence_starts: NDArray[np.int64]) -> int:
         """Return the text token before which the needle of this depth stands.
 
-        That is the last sentence start at or before the wanted position; where there is none after the lead-in, the
-        wanted position itself.
+        That is the last sentence start at or before the wanted position; where that lies in the lead-in, the next one
+        if it is near enough to count for this depth, else the wanted position itself.
         """
-        wanted = int(self.position(depth_percent, length)) - self.prefix
-        before = sentence_starts[np.searchsorted(sentence_starts, wanted, side="right") - 1] if len(sentence_starts) else 0
+        wanted = max(int(self.position(depth_percent, length)) - self.prefix, 0)
         earliest = max(self.lead_in - self.prefix, 0)
-        return int(before) if earliest <= before <= wanted else max(wanted, earliest)
+        index = int(np.searchsorted(sentence_starts, wanted, side="right"))
+        if index and sentence_starts[index - 1] >= earliest:
+            return int(sentence_starts[index - 1])
+        if index < len(sentence_starts):
+            after = int(sentence_starts[index])
+            near = abs(self.depth(after + self.prefix, length) - depth_percent) <= DEPTH_TOLERANCE
+            if near and after + self.prefix + self.reserve <= length:
+                return after
+        return max(wanted, earliest)
 
 
 def lead_in(native_window: int) -> int:
@@ -54,6 +64,7 @@ def lead_in(native_window: int) -> int:
     return min(MAX_LEAD_IN, native_window // 16)
 
 
-def nearest_depth(depth_percent: float, depths: Sequence[float]) -> float:
-    """Return the grid depth nearest to a real depth; the smaller one on a tie."""
-    return min(depths, key=lambda grid: (abs(grid - depth_percent), grid))
+def nearest_depth(depth_percent: float, depths: Sequence[float]) -> float | None:
+    """Return the grid depth nearest to a real depth, the smaller one on a tie; None where none is near enough."""
+    nearest = min(depths, key=lambda grid: (abs(grid - depth_percent), grid))
+    return nearest if abs(nearest - depth_percent) <= DEPTH_TOLERANCE else None

@@ -86,12 +86,17 @@ def parse_task(data: Any, source: str) -> NeedleTask:
     value = data["value"]
     if not isinstance(value, Mapping) or set(value) != {"kind", "digits", "multiple_of"} or value["kind"] != "digits":
         raise UsageError(f"{source}: value is {value!r}", "write {kind: digits, digits: 5, multiple_of: 1}")
-    if not (isinstance(value["digits"], int) and 3 <= value["digits"] <= 12 and isinstance(value["multiple_of"], int)):
+    digits, multiple = value["digits"], value["multiple_of"]
+    if not (
+        type(digits) is int and 3 <= digits <= 12 and type(multiple) is int and 1 <= multiple <= 10 ** (digits - 1)
+    ):
         raise UsageError(f"{source}: value is {value!r}", "digits must be 3 to 12 and multiple_of at least 1")
-    wordings = tuple(_parse_wording(entry, source) for entry in data["wordings"])
-    keys = tuple(data["keys"])
-    if len(wordings) < 1 or len(keys) < 1 or len(set(keys)) != len(keys) or not all(isinstance(key, str) for key in keys):
-        raise UsageError(f"{source}: {len(wordings)} wordings, {len(keys)} keys", "both need at least one, keys unique")
+    wordings = tuple(_parse_wording(entry, source) for entry in _listed(data["wordings"]))
+    keys = tuple(_listed(data["keys"]))
+    if not wordings or not keys or not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
+        raise UsageError(
+            f"{source}: {len(wordings)} wordings, {len(keys)} keys", "both are lists of at least one, keys unique text"
+        )
     digest = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
     return NeedleTask(
         name=str(data["name"]),
@@ -99,8 +104,8 @@ def parse_task(data: Any, source: str) -> NeedleTask:
         isolates=str(data["isolates"]),
         wordings=wordings,
         keys=keys,
-        digits=value["digits"],
-        multiple_of=max(1, value["multiple_of"]),
+        digits=digits,
+        multiple_of=multiple,
         sha256=digest,
     )
 
@@ -108,12 +113,25 @@ def parse_task(data: Any, source: str) -> NeedleTask:
 def _parse_wording(entry: Any, source: str) -> Wording:
     if not isinstance(entry, Mapping) or set(entry) != {"statement", "question", "lead"}:
         raise UsageError(f"{source}: wording {entry!r}", "each wording has statement, question and lead")
+    if not all(isinstance(text, str) for text in entry.values()):
+        raise UsageError(f"{source}: wording {entry!r}", "statement, question and lead are text")
     wording = Wording(**entry)
     if "{key}" not in wording.statement or "{value}" not in wording.statement or "{key}" not in wording.question:
-        raise UsageError(f"{source}: wording {wording.statement!r}", "{key} and {value} must be in it, {key} in the question")
+        raise UsageError(
+            f"{source}: wording {wording.statement!r}", "{key} and {value} must be in it, {key} in the question"
+        )
     if "{value}" in wording.question + wording.lead:
         raise UsageError(f"{source}: wording {wording.question!r}", "the question must not give the value away")
+    try:
+        (wording.statement + wording.question + wording.lead).format(key="", value="")
+    except (KeyError, IndexError, ValueError):
+        raise UsageError(f"{source}: wording {entry!r}", "only {key} and {value} may stand in braces") from None
     return wording
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return a YAML list, and nothing for anything else."""
+    return value if isinstance(value, list) else []
 
 
 def make_needle(task: NeedleTask, *, seed: int, document: int, trial: int, site: int, forbidden: str = "") -> Needle:

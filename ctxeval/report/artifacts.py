@@ -8,18 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from ctxeval.analysis.headline import Headline
+from ctxeval.report.distance import csv_distance, distance_rows, markdown_distance
 from ctxeval.report.heatmap import grids
 from ctxeval.report.notes import reference_line, verdict_lines, warnings
 from ctxeval.report.tables import csv_table, has_perplexity, json_table, markdown_tables
-from ctxeval.report.text import markdown_cell, model_line, protocol_line
+from ctxeval.report.text import markdown_cell, measured_documents, model_line, protocol_line
 from ctxeval.results.files import plain, write_whole
 from ctxeval.results.store import Run
 
 
 def write_artifacts(run: Run, summary: Headline | None = None) -> list[Path]:
-    """Write headline.md, .csv, .json, cells.csv and the pictures into the run folder; return their paths.
+    """Write headline.md, .csv, .json, distance.csv, cells.csv and the pictures into the run folder; return their paths.
 
-    heatmap.png needs needle rows, curves.png perplexity rows: a picture without data is not written.
+    distance.csv and heatmap.png need needle rows, curves.png perplexity rows: a file without data is not written.
 
     Raises:
         RunError: the disk refuses.
@@ -31,6 +32,9 @@ def write_artifacts(run: Run, summary: Headline | None = None) -> list[Path]:
         "headline.json": (json.dumps(json_report(run, head), indent=2, ensure_ascii=False) + "\n").encode(),
         "cells.csv": run.cells.to_csv(index=False, lineterminator="\n").encode(),
     }
+    distances = distance_rows(run.cells, [row.scale for row in head.rows], head.native_window)
+    if distances:
+        files["distance.csv"] = csv_distance(distances).encode()
     files.update(_pictures(run, head))
     paths = []
     for name, data in files.items():
@@ -45,10 +49,13 @@ def markdown(run: Run, summary: Headline) -> str:
     lines = [
         f"# {markdown_cell(model_line(run.manifest))}",
         "",
-        markdown_cell(protocol_line(run.manifest, summary.plan)),
+        markdown_cell(protocol_line(run.manifest, summary.plan, measured_documents(run.cells))),
     ]
     lines += ["", markdown_tables(summary), markdown_cell(reference_line(summary)), ""]
     lines += [_item(line) for line in verdict_lines(summary)]
+    distances = distance_rows(run.cells, [row.scale for row in summary.rows], summary.native_window)
+    if distances:
+        lines += ["", markdown_distance(distances)]
     notes = warnings(run.cells, run.manifest, summary)
     if notes:
         lines += ["", *(f"> note: {markdown_cell(note)}  " for note in notes)]

@@ -71,22 +71,23 @@ def _channels(code: str) -> tuple[int, ...]:
 def terminal_heatmap(grid: Grid, native_window: int) -> Text:
     """Draw one scaling: depth 0 at the top, a bar where the native window ends, (n) in brackets under 5 trials."""
     text = Text()
-    lengths = [int(length) for length in grid.recall.columns]
-    for start in range(0, len(lengths), COLUMNS_A_BLOCK):
-        _draw(text, grid, lengths[start : start + COLUMNS_A_BLOCK], native_window)
+    for start in range(0, grid.recall.shape[1], COLUMNS_A_BLOCK):
+        _draw(text, grid, slice(start, start + COLUMNS_A_BLOCK), native_window)
     return text.append(_caption(grid, native_window), style="dim")
 
 
-def _draw(text: Text, grid: Grid, lengths: list[int], native_window: int) -> None:
+def _draw(text: Text, grid: Grid, block: slice, native_window: int) -> None:
+    every = [int(length) for length in grid.recall.columns]
+    lengths = every[block]
     text.append(f"{grid.label}\n", style="bold").append("  depth")
     for length in lengths:
-        text.append(length_label(length).rjust(CELL_WIDTH - 1) + " " + _bar(length, lengths, native_window))
+        text.append(length_label(length).rjust(CELL_WIDTH - 1) + " " + _bar(length, every, native_window))
     text.append("\n")
     for depth in grid.recall.index:
         text.append(f"{depth:5.4g} %" if math.isfinite(depth) else "      –")
         for length in lengths:
             share, trials = float(grid.recall.loc[depth, length]), int(grid.trials.loc[depth, length])
-            text.append(*_cell(share, trials)).append(_bar(length, lengths, native_window))
+            text.append(*_cell(share, trials)).append(_bar(length, every, native_window))
         text.append("\n")
 
 
@@ -99,8 +100,10 @@ def _cell(share: float, trials: int) -> tuple[str, str]:
 
 
 def _bar(length: int, lengths: list[int], native_window: int) -> str:
+    """Return the bar behind the last length inside the window, unless the window ends beyond all `lengths`."""
     inside = [candidate for candidate in lengths if candidate <= native_window]
-    return "│" if inside and length == inside[-1] else " "
+    ends = len(inside) < len(lengths) or length == native_window
+    return "│" if inside and length == inside[-1] and ends else " "
 
 
 def _caption(grid: Grid, native_window: int) -> str:

@@ -8,11 +8,12 @@ from typing import Any
 import pandas as pd
 
 from ctxeval.analysis.agreement import Agreement, plan_agreement
-from ctxeval.analysis.headline import Headline, ScalingResult
+from ctxeval.analysis.headline import Headline, LengthResult, ScalingResult
 from ctxeval.analysis.onset import length_label
-from ctxeval.analysis.recall import failures
+from ctxeval.analysis.perplexity import finished, paired, perplexity_rows
+from ctxeval.analysis.recall import asked, failures
 from ctxeval.report.tables import has_perplexity, has_recall
-from ctxeval.report.text import one_line, percent, percent_range, scale_label
+from ctxeval.report.text import number, number_range, one_line, percent, percent_range, scale_label, through
 
 FEW_DOCUMENTS = 8
 
@@ -22,33 +23,71 @@ def reference_line(summary: Headline) -> str:
     if not has_recall(summary):
         return "R: retrieval was not measured"
     if not summary.reference.measured:
-        return "R: not measured (no needle rows of 'none' inside the native window), so recall is not judged"
+        return "R: not measured (no answered needle of 'none' inside the native window), so recall is not judged"
     r = summary.reference
     control = ""
     if summary.control.measured:
         control = f"; without a needle {percent(summary.control.value)} % of {summary.control.rows}"
+    lacking = f" ({summary.reference_missing} more without an answer)" if summary.reference_missing else ""
     return (
         f"R, the unpatched model's recall inside its window: {percent(r.value)} % ({percent_range(r)}), "
-        f"{r.rows} needles in {r.documents} documents{control}"
+        f"{r.rows} needles in {r.documents} documents{lacking}{control}"
     )
 
 
 def verdict_lines(summary: Headline) -> list[str]:
-    """Return a sentence a scaling, and its blind spot where both probes were judged."""
+    """Return a sentence a scaling, its blind spot where both probes were judged, and the effective lengths."""
     lines = []
     for row in summary.rows:
         lines.append(f"{scale_label(row.scale, row.factor)}: {row.verdict}")
+        if row.order == "not resolved":
+            lines.append(f"  {_first_undecided(row, summary)}")
         if has_recall(summary) and has_perplexity(summary) and summary.signal:
             lines.append(f"  blind spot: {blind_spot_text(row)}")
-    return [one_line(line) if not line.startswith("  ") else "  " + one_line(line) for line in lines]
+    if has_recall(summary) and summary.reference.measured and summary.signal:
+        lines.append(_effective_lengths(summary))
+    return [one_line(line) if not line.startswith("  ") else "  " + one_line(line) for line in lines if line.strip()]
+
+
+def _first_undecided(row: ScalingResult, summary: Headline) -> str:
+    """Say how far the first undecided length of each probe is from its bar; empty where none is undecided."""
+    parts = []
+    recall = next((one for one in row.lengths if one.recall_state == "undecided"), None)
+    if recall and summary.reference.measured:
+        share, bar = recall.recall, percent(summary.floor * summary.reference.value)
+        interval = f"{percent(share.value)} % ({percent_range(share)})"
+        parts.append(f"recall at {length_label(recall.length)} is {interval}, its bar {bar} %")
+    loss = next((one for one in row.lengths if one.ratio_state == "undecided"), None)
+    if loss:
+        ratio, bar = loss.perplexity.ratio, number(1 + summary.epsilon)
+        interval = f"{number(ratio.value)} ({number_range(ratio)})"
+        parts.append(f"ratio at {length_label(loss.length)} is {interval}, its bar {bar}")
+    return "undecided: " + "; ".join(parts) if parts else ""
+
+
+def _effective_lengths(summary: Headline) -> str:
+    lengths = [f"{scale_label(row.scale, row.factor)}: {through(row.effective_length)}" for row in summary.rows]
+    return f"effective length (RULER's: recall stays at {summary.floor:g} R or more up to it): {', '.join(lengths)}"
 
 
 def blind_spot_text(row: ScalingResult) -> str:
-    """Write the blind spot: the lengths at which recall is broken and perplexity holds."""
-    if not row.blind_spot:
-        return "empty"
-    lengths = ", ".join(map(length_label, row.blind_spot))
-    return f"{lengths} (recall broken, perplexity holds)"
+    """Write the blind spot, and the lengths that may yet belong to it: only what is decided is called empty."""
+    found = ", ".join(map(length_label, row.blind_spot))
+    maybe = [one for one in row.lengths if _may_be_blind(one)]
+    parts = [f"{found} (recall broken, perplexity holds)"] if found else []
+    for word, unmeasured in (("undecided", False), ("not measured", True)):
+        lengths = [length_label(one.length) for one in maybe if _unmeasured(one) == unmeasured]
+        parts += [f"{word} at {', '.join(lengths)}"] if lengths else []
+    return "; ".join(parts) or "empty"
+
+
+def _unmeasured(result: LengthResult) -> bool:
+    return "missing" in (result.recall_state, result.ratio_state)
+
+
+def _may_be_blind(result: LengthResult) -> bool:
+    states = result.recall_state, result.ratio_state
+    return states[0] != "holds" and states[1] != "broken" and states != ("broken", "holds")
 
 
 def warnings(cells: pd.DataFrame, manifest: Mapping[str, Any], summary: Headline) -> list[str]:
@@ -62,22 +101,53 @@ def warnings(cells: pd.DataFrame, manifest: Mapping[str, Any], summary: Headline
         lines.append(_agreement(agreement))
     elif summary.plan == "packed":
         lines.append("packed plan without an exact subset: its agreement is unknown")
-    failed = failures(cells)
-    if failed:
-        kinds = ", ".join(f"{count} {status}" for status, count in failed.items())
-        lines.append(f"{sum(failed.values())} of {len(cells)} cells have no result ({kinds}); they count as missing")
+    lines += _gaps(cells)
+    lines += _empty_depths(cells, manifest)
     if not manifest.get("finished"):
         lines.append("the run is not finished: more cells may follow")
     units = summary.reference.documents
     if 0 < units < FEW_DOCUMENTS:
-        lines.append(f"{units} documents: intervals are wide; {FEW_DOCUMENTS} or more are advised")
+        lines.append(f"{units} document{'s' * (units > 1)}: intervals are wide; {FEW_DOCUMENTS} or more are advised")
     return [one_line(line) for line in lines]
+
+
+def _gaps(cells: pd.DataFrame) -> list[str]:
+    lines, failed = [], failures(cells)
+    nan = failed.pop("nan", 0)
+    if nan:
+        lines.append(f"{nan} of {len(cells)} cells are NaN: a needle counts as a miss, a loss as infinite")
+    if failed:
+        kinds = ", ".join(f"{count} {status}" for status, count in failed.items())
+        lines.append(f"{sum(failed.values())} of {len(cells)} cells have no result ({kinds}): no length with one holds")
+    losses = perplexity_rows(cells)
+    alone = len(finished(losses)) - len(paired(losses))
+    if alone:
+        lines.append(f"{alone} of {len(losses)} losses have no baseline: no length with one holds")
+    return lines
+
+
+def _empty_depths(cells: pd.DataFrame, manifest: Mapping[str, Any]) -> list[str]:
+    """Name the lengths at which some of the run's depths have no needle: their recall is a mean over other depths."""
+    total = len((manifest.get("resolved") or {}).get("depths") or [])
+    filled = asked(cells).groupby("context_length")["depth_percent"].nunique()
+    empty = {length: total - count for length, count in zip(filled.index.tolist(), filled.tolist(), strict=True)}
+    empty = {length: count for length, count in empty.items() if count > 0}
+    if len(empty) == 1:
+        ((length, count),) = empty.items()
+        return [f"{count} of {total} depths have no needle at {length_label(length)}: its recall is not comparable"]
+    counts = ", ".join(f"{count} at {length_label(length)}" for length, count in sorted(empty.items()))
+    return [f"some of {total} depths have no needle ({counts}): recall there is not comparable"] if empty else []
 
 
 def _agreement(agreement: Agreement) -> str:
     same = agreement.same
+    few = f"{same.documents} document{'s' * (same.documents > 1)} are too few to tell"
     text = (
         f"packed and exact agree on {percent(same.value)} % ({percent_range(same)}) of {same.rows} needles; "
         f"recall {percent(agreement.packed)} % packed, {percent(agreement.exact)} % exact (p = {agreement.p_value:.2g})"
     )
-    return f"{text}: BEYOND CHANCE, do not trust the packed plan here" if agreement.differs else text
+    if agreement.differs:
+        return f"{text}: BEYOND CHANCE, do not trust the packed plan here"
+    if agreement.contradicts:
+        return f"{text}: they CONTRADICT each other, do not trust the packed plan here ({few})"
+    return text if agreement.conclusive else f"{text}: {few}"

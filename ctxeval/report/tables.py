@@ -15,8 +15,9 @@ from rich.text import Text
 from ctxeval.analysis.headline import Headline, LengthResult, ScalingResult
 from ctxeval.analysis.onset import State, length_label
 from ctxeval.report.text import (
+    INCOMPLETE,
+    LEGEND,
     MARKS,
-    MISSING,
     half_width,
     markdown_cell,
     number,
@@ -33,8 +34,8 @@ LENGTHS_A_BLOCK = 7
 STYLES: dict[State, str] = {"holds": "green", "broken": "bold red", "undecided": "yellow", "missing": "dim"}
 CSV_COLUMNS = (
     *("scale", "factor", "context_length", "recall", "recall_low", "recall_high", "recall_rows", "recall_documents"),
-    *("recall_state", "perplexity", "bits_per_byte", "ratio", "ratio_low", "ratio_high", "ratio_documents"),
-    *("ratio_state", "missing"),
+    *("recall_state", "recall_nan", "recall_missing", "perplexity", "bits_per_byte", "ratio", "ratio_low"),
+    *("ratio_high", "ratio_documents", "ratio_state", "ratio_nan", "ratio_missing"),
 )
 
 
@@ -45,7 +46,8 @@ def has_recall(summary: Headline) -> bool:
 
 def has_perplexity(summary: Headline) -> bool:
     """Whether perplexity was measured at all."""
-    return any(math.isfinite(result.perplexity.value) for row in summary.rows for result in row.lengths)
+    results = [result for row in summary.rows for result in row.lengths]
+    return any(math.isfinite(result.perplexity.value) or result.ratio_nan for result in results)
 
 
 def terminal_tables(summary: Headline) -> Iterator[Table]:
@@ -72,14 +74,26 @@ def _block(summary: Headline, columns: Sequence[int], title: str, retrieval: boo
 
 
 def _recall_cell(result: LengthResult) -> Text:
-    text = Text(percent(result.recall.value) + MARKS[result.recall_state], style=STYLES[result.recall_state])
+    text = Text(percent(result.recall.value) + _recall_marks(result), style=STYLES[result.recall_state])
     return text.append("\n" + percent_range(result.recall), style="dim not bold default")
 
 
 def _ratio_cell(result: LengthResult) -> Text:
     ratio = result.perplexity.ratio
-    text = Text(number(ratio.value) + MARKS[result.ratio_state], style=STYLES[result.ratio_state])
+    text = Text(_ratio(result) + _ratio_marks(result), style=STYLES[result.ratio_state])
     return text.append("\n" + half_width(ratio), style="dim not bold default")
+
+
+def _recall_marks(result: LengthResult) -> str:
+    return MARKS[result.recall_state] + (INCOMPLETE if result.recall_nan or result.recall_missing else "")
+
+
+def _ratio(result: LengthResult) -> str:
+    return "NaN" if result.ratio_nan else number(result.perplexity.ratio.value)
+
+
+def _ratio_marks(result: LengthResult) -> str:
+    return MARKS[result.ratio_state] + (INCOMPLETE if result.ratio_nan or result.ratio_missing else "")
 
 
 def _label(row: ScalingResult) -> str:
@@ -88,13 +102,13 @@ def _label(row: ScalingResult) -> str:
 
 
 def markdown_tables(summary: Headline) -> str:
-    """Return the headline as Markdown tables with all lengths side by side; a state other than `holds` is written."""
+    """Return the headline as Markdown tables with all lengths side by side, marked as in the terminal; with legend."""
     parts = []
     if has_recall(summary):
         parts.append(_markdown(summary, "Recall ↑, % (95 % interval)", True))
     if has_perplexity(summary):
         parts.append(_markdown(summary, "Perplexity ratio to the unpatched native window ↓ (95 % interval)", False))
-    return "\n".join(parts)
+    return "\n".join([*parts, LEGEND + "\n"])
 
 
 def _markdown(summary: Headline, title: str, retrieval: bool) -> str:
@@ -108,14 +122,10 @@ def _markdown(summary: Headline, title: str, retrieval: bool) -> str:
 
 def _markdown_cell(result: LengthResult, retrieval: bool) -> str:
     if retrieval:
-        value, spread = percent(result.recall.value), percent_range(result.recall)
-        state = result.recall_state
+        value, spread, marks = percent(result.recall.value), percent_range(result.recall), _recall_marks(result)
     else:
-        value, spread = number(result.perplexity.ratio.value), number_range(result.perplexity.ratio)
-        state = result.ratio_state
-    if value == MISSING:
-        return MISSING
-    return f"{value} ({spread})" + (f" {state}" if state != "holds" else "")
+        value, spread, marks = _ratio(result), number_range(result.perplexity.ratio), _ratio_marks(result)
+    return value + (f" ({spread})" if spread else "") + (f" {marks}" if marks else "")
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -133,8 +143,9 @@ def csv_table(summary: Headline) -> str:
             values = [
                 *(row.scale, row.factor, result.length),
                 *(recall.value, recall.low, recall.high, recall.rows, recall.documents, result.recall_state),
+                *(result.recall_nan, result.recall_missing),
                 *(loss.value, loss.bits_per_byte, loss.ratio.value, loss.ratio.low, loss.ratio.high),
-                *(loss.ratio.documents, result.ratio_state, result.missing),
+                *(loss.ratio.documents, result.ratio_state, result.ratio_nan, result.ratio_missing),
             ]
             writer.writerow(["" if plain(value) is None else value for value in values])
     return out.getvalue()

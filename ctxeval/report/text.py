@@ -6,13 +6,17 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
+
 from ctxeval.analysis.onset import State, length_label
 from ctxeval.analysis.stats import Estimate
 
 MISSING = "–"
 #: Readable without colour: what is appended to a value by its state.
 MARKS: Mapping[State, str] = {"holds": "", "broken": "!", "undecided": "?", "missing": ""}
-LEGEND = "! broken   ? undecided   – not measured   no mark: holds"
+#: Behind the state's mark, where not every row that was asked for has a result.
+INCOMPLETE = "†"
+LEGEND = "! broken  ? undecided  – not measured  † rows missing or NaN  no mark: holds"
 
 
 def percent(share: float) -> str:
@@ -43,19 +47,28 @@ def number(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
+def outward(value: float, direction: int) -> float:
+    """Return the bound of an interval at the precision that `number` writes, rounded up (1) or down (-1)."""
+    if not math.isfinite(value) or value > 1000:
+        return value
+    scale = 100 if value < 10 else 10 if value < 100 else 1
+    return (math.ceil(value * scale - 1e-9) if direction > 0 else math.floor(value * scale + 1e-9)) / scale
+
+
 def half_width(estimate: Estimate) -> str:
-    """Write the wider side of an interval: `±0.02`; nothing where the value is beyond `>1e3`."""
+    """Write the wider side of an interval, rounded up: `±0.02`; nothing where the value is beyond `>1e3`."""
     if not estimate.measured or estimate.value > 1000:
         return ""
     half = max(estimate.high - estimate.value, estimate.value - estimate.low)
-    return f"±{number(half)}" if math.isfinite(half) else "±?"
+    return f"±{number(outward(half, 1))}" if math.isfinite(half) else "±?"
 
 
 def number_range(estimate: Estimate) -> str:
-    """Write the interval of a ratio: `0.98–1.03`."""
+    """Write the interval of a ratio, rounded outwards: `0.98–1.03`."""
     if not estimate.measured:
         return ""
-    return f"{number(estimate.low)}–{number(estimate.high) if math.isfinite(estimate.high) else '∞'}"
+    high = number(outward(estimate.high, 1)) if math.isfinite(estimate.high) else "∞"
+    return f"{number(outward(estimate.low, -1))}–{high}"
 
 
 def scale_label(scale: str, factor: float) -> str:
@@ -78,17 +91,32 @@ def model_line(manifest: Mapping[str, Any]) -> str:
     return one_line(" · ".join(parts))
 
 
-def protocol_line(manifest: Mapping[str, Any], plan: str) -> str:
-    """Write how it was measured: task, plan, documents, perplexity protocol, native window."""
+def measured_documents(cells: pd.DataFrame) -> int:
+    """Return how many documents have rows, which are fewer than were asked for while a run goes on."""
+    return int(cells["document"].nunique())
+
+
+def protocol_line(manifest: Mapping[str, Any], plan: str, documents: int | None = None) -> str:
+    """Write how it was measured: task, plan, documents (measured of those asked for), protocol, native window."""
     resolved = manifest.get("resolved") or {}
     parts = [f"task {resolved.get('task', 'unknown')}", f"{plan} plan"]
     if resolved.get("documents"):
-        parts.append(f"{resolved['documents']} documents")
+        parts.append(_documents(manifest, documents))
     if resolved.get("protocol"):
         parts.append(f"perplexity: {resolved['protocol']}")
     if resolved.get("native_window"):
         parts.append(f"native window {length_label(int(resolved['native_window']))}")
     return one_line(" · ".join(parts))
+
+
+def _documents(manifest: Mapping[str, Any], measured: int | None) -> str:
+    resolved, probes = manifest["resolved"], (manifest.get("spec") or {}).get("probes", ["needle", "perplexity"])
+    total = resolved["documents"]
+    losses = min(resolved.get("perplexity_documents") or total, total)
+    total = total if "needle" in probes else losses
+    fewer = f", {losses} for perplexity" if losses < total and "perplexity" in probes else ""
+    short = measured is not None and measured < total
+    return (f"{measured} of " if short else "") + f"{total} documents{fewer}"
 
 
 def one_line(text: str) -> str:

@@ -109,8 +109,9 @@ def cell_from_row(row: Mapping[str, Any]) -> Cell:
     kind = CELL_TYPES[probe]
     names = {field.name for field in fields(kind)}
     if names != set(row):
+        missing, foreign = sorted(names - set(row)), sorted(set(row) - names)
         raise UsageError(
-            f"a {probe} row with other columns: missing {sorted(names - set(row))}, not ours {sorted(set(row) - names)}",
+            f"a {probe} row with other columns: missing {missing}, not ours {foreign}",
             "was cells.jsonl written by another program?",
         )
     return kind(**row)

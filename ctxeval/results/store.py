@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 CELLS = "cells.jsonl"
 MANIFEST = "run.json"
+#: At least this often, rows that were written are brought to the disk.
+SYNC_SECONDS = 1.0
 COLUMNS = tuple(dict.fromkeys(field.name for kind in CELL_TYPES.values() for field in fields(kind)))
 
 
@@ -47,6 +50,7 @@ class RunStore:
         self.path = path
         self.ids = ids
         self._handle = handle
+        self._synced = time.monotonic()
 
     @classmethod
     def create(cls, path: Path | str, manifest: Mapping[str, Any]) -> Self:
@@ -95,7 +99,10 @@ class RunStore:
         return cls(folder, handle, {cell.cell_id for cell in cells})
 
     def append(self, cells: Sequence[Cell]) -> None:
-        """Write cells as whole lines, in one write that has reached the disk on return.
+        """Write cells as whole lines, in one write.
+
+        What is written survives the death of this process at once, and that of the machine within `SYNC_SECONDS`:
+        short rows come faster than a disk can confirm them.
 
         Raises:
             RunError: the disk refuses, or a cell is there already.
@@ -110,7 +117,8 @@ class RunStore:
             # Unbuffered, so that nothing refused now is written later; a nearly full disk takes a part first.
             while data:
                 data = data[self._handle.write(data) :]
-            os.fsync(self._handle.fileno())
+            if time.monotonic() - self._synced >= SYNC_SECONDS:
+                self._sync()
         except OSError as error:
             self._roll_back(start)
             raise RunError(
@@ -119,17 +127,25 @@ class RunStore:
         self.ids.update(new)
 
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        """Replace run.json as a whole.
+        """Replace run.json as a whole; the rows that it speaks of reach the disk first.
 
         Raises:
             RunError: the disk refuses.
         """
+        self._confirm()
         text = json.dumps(plain(manifest), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         write_whole(self.path / MANIFEST, text.encode())
 
     def close(self) -> None:
-        """Release the folder."""
-        self._handle.close()
+        """Bring everything to the disk and release the folder.
+
+        Raises:
+            RunError: the disk refuses.
+        """
+        try:
+            self._confirm()
+        finally:
+            self._handle.close()
 
     def __enter__(self) -> Self:
         return self
@@ -138,6 +154,16 @@ class RunStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _confirm(self) -> None:
+        try:
+            self._sync()
+        except OSError as error:
+            raise RunError(f"cannot write {self.path / CELLS}: {error.strerror}", "continue with --resume") from None
+
+    def _sync(self) -> None:
+        os.fsync(self._handle.fileno())
+        self._synced = time.monotonic()
 
     def _roll_back(self, start: int) -> None:
         # Half a batch must not be followed by other lines. If this fails too, the torn line is cut off on resume.

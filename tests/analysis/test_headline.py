@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ctxeval.analysis.agreement import plan_agreement
+from ctxeval.analysis.agreement import Agreement, plan_agreement
 from ctxeval.analysis.headline import Headline, from_manifest, headline
 from tests.analysis.synthetic_cells import frame, needle_cells, perplexity_cells
 
@@ -82,13 +82,79 @@ def test_a_control_as_good_as_the_reference_is_no_signal() -> None:
     assert summarise(needles()).signal
 
 
-def test_rows_without_a_result_are_counted_at_their_length() -> None:
-    cells = pd.concat([needles(), losses()], ignore_index=True)
-    lost = (cells["scale"] == "yarn") & (cells["context_length"] == 8192) & (cells["document"] < 4)
-    cells.loc[lost, ["status", "correct", "nll"]] = ["nan", None, math.nan]
-    row = summarise(cells).rows[1]
-    assert [result.missing for result in row.lengths] == [0, 0, 0, 4 * 9 + 4]
-    assert row.lengths[3].recall.rows == 12 * 9
+def healthy() -> pd.DataFrame:
+    """Return the cells of a run in which both probes hold at every length."""
+    ratios = frame(perplexity_cells(np.random.default_rng(2), lambda *_: -0.02, SCALES, LENGTHS, 16))
+    return pd.concat([needles(rate=0.99), ratios], ignore_index=True)
+
+
+def lose(cells: pd.DataFrame, status: str, length: int, documents: int, scale: str = "yarn") -> pd.DataFrame:
+    lost = (cells["scale"] == scale) & (cells["context_length"] == length) & (cells["document"] < documents)
+    cells.loc[lost, ["status", "correct", "nll"]] = [status, None, math.nan]
+    return cells
+
+
+def test_nothing_lost_holds() -> None:
+    row = summarise(healthy()).rows[1]
+    assert row.verdict == "neither breaks: recall holds through 8K, perplexity holds through 8K"
+    assert (row.recall_through, row.ratio_through, row.effective_length) == (8192, 8192, 8192)
+
+
+def test_rows_without_a_result_are_counted_at_their_length_and_keep_it_from_holding() -> None:
+    row = summarise(lose(healthy(), "oom", 8192, 4)).rows[1]
+    assert [(one.recall_missing, one.ratio_missing) for one in row.lengths] == [(0, 0)] * 3 + [(4 * 9, 4)]
+    assert row.lengths[3].recall.rows == 12 * 9 and row.lengths[3].recall_nan == row.lengths[3].ratio_nan == 0
+    assert (row.lengths[3].recall_state, row.lengths[3].ratio_state) == ("undecided", "undecided")
+    assert (row.order, row.recall_through, row.effective_length) == ("not resolved", 4096, 4096)
+
+
+def test_a_model_that_emits_nan_is_broken_there() -> None:
+    row = summarise(lose(healthy(), "nan", 8192, 8)).rows[1]
+    last = row.lengths[3]
+    assert (last.recall_nan, last.ratio_nan, last.recall_missing, last.ratio_missing) == (8 * 9, 8, 0, 0)
+    assert last.recall.value == pytest.approx(0.5, abs=0.03) and math.isnan(last.perplexity.value)
+    assert row.order == "both"
+    assert row.verdict.endswith("recall breaks in (4K, 8K], perplexity breaks in (4K, 8K]")
+    # A single loss that is NaN breaks the ratio; a single needle of 144 does not break recall.
+    one = lose(healthy(), "nan", 8192, 1)
+    spared = (one["status"] == "nan") & (one["depth_percent"] > 0)
+    one.loc[spared, ["status", "correct"]] = ["ok", True]
+    assert summarise(one).rows[1].order == "perplexity first"
+
+
+def test_the_unpatched_model_is_not_excused_by_its_own_nan() -> None:
+    found = summarise(lose(healthy(), "nan", 2048, 16, scale="none"))
+    assert found.reference.value > 0.95 and found.reference_missing == 16 * 9
+    assert found.rows[0].lengths[1].recall_state == "broken"
+
+
+def test_a_length_that_was_asked_for_and_not_measured_is_named() -> None:
+    cells = healthy()
+    row = summarise(cells[cells["context_length"] < 8192]).rows[1]
+    assert (row.order, row.recall_through, row.ratio_through) == ("not resolved", 4096, 4096)
+    assert row.verdict == (
+        "order not resolved: recall holds through 4K, not measured at 8K, "
+        "perplexity holds through 4K, not measured at 8K"
+    )
+    row = summarise(cells[cells["context_length"] != 1024]).rows[1]
+    assert row.verdict.startswith("order not resolved: recall undecided, not measured at 1K")
+    assert (row.recall_through, row.effective_length) == (None, None)
+
+
+def test_a_loss_without_a_baseline_is_missing() -> None:
+    cells = healthy()
+    alone = (cells["probe"] == "perplexity") & (cells["context_length"] == 8192) & (cells["document"] < 2)
+    cells.loc[alone, "baseline_nll"] = math.nan
+    last = summarise(cells).rows[1].lengths[3]
+    assert (last.ratio_missing, last.ratio_state, last.perplexity.ratio.documents) == (2, "undecided", 14)
+
+
+def test_no_effective_length_where_there_is_nothing_to_compare_with() -> None:
+    nothing = summarise(needles(rate=0.0))
+    assert not nothing.signal and [row.effective_length for row in nothing.rows] == [None, None]
+    cells = needles()
+    alone = summarise(cells[cells["scale"] == "yarn"])
+    assert not alone.reference.measured and alone.rows[1].effective_length is None
 
 
 def test_the_manifest_gives_the_grid() -> None:
@@ -112,6 +178,24 @@ def test_packed_and_exact_rows_are_paired_by_needle() -> None:
     worse = plan_agreement(packed_and_exact(0.5))
     assert worse is not None and worse.differs and worse.packed < 0.7 < worse.exact
     assert plan_agreement(needles()) is None
+
+
+def few(documents: int, rate: float) -> Agreement:
+    cells = packed_and_exact(rate)
+    found = plan_agreement(cells[cells["document"] < documents])
+    assert found is not None
+    return found
+
+
+def test_few_documents_cannot_tell_and_a_contradiction_is_still_seen() -> None:
+    calm, wild = few(5, 1.0), few(5, 0.0)
+    assert not calm.conclusive and not calm.contradicts and not calm.differs
+    assert not wild.conclusive and wild.contradicts and not wild.differs
+    # One row a document and all five disagree: no test can tell, and yet.
+    cells = packed_and_exact(0.0)
+    single = plan_agreement(cells[(cells["document"] < 5) & (cells["depth_percent"] == 0)])
+    assert single is not None and single.row_p_value > 0.05 and single.contradicts
+    assert few(6, 0.0).conclusive and few(6, 0.0).differs and not few(6, 0.0).contradicts
 
 
 def test_packed_rows_are_the_data_and_exact_ones_the_check() -> None:

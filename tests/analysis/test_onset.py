@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import numpy as np
@@ -18,7 +19,7 @@ from ctxeval.analysis.onset import (
     ratio_states,
     recall_states,
 )
-from ctxeval.analysis.perplexity import finished, perplexity_rows
+from ctxeval.analysis.perplexity import perplexity_rows
 from ctxeval.analysis.recall import asked, scored
 from tests.analysis.synthetic_cells import Truth, frame, needle_cells, perplexity_cells
 
@@ -50,7 +51,10 @@ def states(code: str) -> dict[int, State]:
         ("----", "hhhh", "perplexity only"),
         ("----", "----", "nothing measured"),
         ("hhb-", "hhh-", "retrieval first"),
-        ("hhh-", "hhh-", "neither"),
+        ("hhh-", "hhh-", "not resolved"),
+        ("h-hh", "h-hh", "not resolved"),
+        ("h-bb", "h-bb", "not resolved"),
+        ("hb--", "hb--", "both"),
         ("hhh-", "hhhh", "not resolved"),
     ],
 )
@@ -78,7 +82,10 @@ def test_onset(code: str, expected: Onset, text: str) -> None:
     assert str(onset(states(code))) == text
 
 
-@pytest.mark.parametrize(("code", "through"), [("hhbh", 2048), ("h-hb", 4096), ("uhhh", None), ("hhhh", 8192)])
+@pytest.mark.parametrize(
+    ("code", "through"),
+    [("hhbh", 2048), ("h-hb", 1024), ("-hhh", None), ("hhh-", 4096), ("uhhh", None), ("hhhh", 8192)],
+)
 def test_holds_through(code: str, through: int | None) -> None:
     assert holds_through(states(code)) == through
 
@@ -132,9 +139,36 @@ def test_the_reference_is_taken_on_the_same_documents() -> None:
     assert recall_states(own, rows, LENGTHS, 2048) == states("bbbb")
 
 
+def test_what_is_left_of_a_length_can_break_and_cannot_hold() -> None:
+    generator = np.random.default_rng(1)
+    truth: Truth = lambda scale, length: 0.97 if length <= 4096 else 0.3  # noqa: E731
+    rows = scored(asked(frame(needle_cells(generator, truth, ("none", "yarn"), LENGTHS, 16, correlation=0.05))))
+    own = rows[rows["scale"] == "yarn"]
+    assert recall_states(own, rows, LENGTHS, 2048) == states("hhhb")
+    assert recall_states(own, rows, LENGTHS, 2048, incomplete={4096, 8192}) == states("hhub")
+
+
+@pytest.mark.parametrize(("status", "code"), [("nan", "bb-"), ("oom", "ub-"), ("error", "ub-"), ("skipped", "ub-")])
+def test_one_loss_without_a_result_keeps_the_ratio_from_holding(status: str, code: str) -> None:
+    generator = np.random.default_rng(1)
+    excess = {1024: -0.02, 2048: 0.3}
+    table = frame(perplexity_cells(generator, lambda scale, length: excess[length], ("pi",), LENGTHS[:2], 8))
+    assert ratio_states(perplexity_rows(table), LENGTHS[:3]) == states("hb-")
+    table.loc[table["document"] == 0, ["status", "nll"]] = [status, math.nan]
+    assert ratio_states(perplexity_rows(table), LENGTHS[:3]) == states(code)
+
+
+def test_a_loss_without_a_baseline_is_missing() -> None:
+    generator = np.random.default_rng(1)
+    table = frame(perplexity_cells(generator, lambda scale, length: -0.02, ("pi",), LENGTHS[:3], 8))
+    table.loc[(table["context_length"] == 2048) & (table["document"] == 0), "baseline_nll"] = math.nan
+    table.loc[table["context_length"] == 4096, "baseline_nll"] = math.nan
+    assert ratio_states(perplexity_rows(table), LENGTHS) == states("hu--")
+
+
 def test_ratio_states() -> None:
     generator = np.random.default_rng(1)
     excess = {1024: -0.02, 2048: 0.049, 4096: 0.3, 8192: 0.0}
     table = frame(perplexity_cells(generator, lambda scale, length: excess[length], ("pi",), LENGTHS[:3], 8))
-    assert ratio_states(finished(perplexity_rows(table)), LENGTHS) == states("hub-")
-    assert ratio_states(finished(perplexity_rows(table)), LENGTHS, epsilon=0.5) == states("hhh-")
+    assert ratio_states(perplexity_rows(table), LENGTHS) == states("hub-")
+    assert ratio_states(perplexity_rows(table), LENGTHS, epsilon=0.5) == states("hhh-")

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ctxeval.analysis.perplexity import finished, perplexity, perplexity_rows, ratio_bounds
+from ctxeval.analysis.perplexity import finished, paired, perplexity, perplexity_rows, ratio_bounds
 from tests.analysis.synthetic_cells import frame, perplexity_cells
 
 
@@ -53,6 +53,7 @@ def test_a_row_without_a_loss_is_left_out() -> None:
     table = frame(cells)
     table.loc[0, ["status", "nll"]] = ["nan", math.nan]
     assert len(finished(perplexity_rows(table))) == 2
+    assert len(paired(table.assign(baseline_nll=[1.0, math.nan, 1.0]))) == 1
     assert not perplexity(table.iloc[:0]).ratio.measured
 
 

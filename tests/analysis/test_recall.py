@@ -14,6 +14,7 @@ from ctxeval.analysis.recall import (
     distance_edges,
     document_correlation,
     failures,
+    incomplete,
     main_plan,
     recall,
     recall_by_distance,
@@ -40,14 +41,25 @@ def test_every_depth_weighs_the_same_however_many_rows_it_has() -> None:
 
 def test_failed_rows_are_missing_and_not_wrong() -> None:
     table = cells()
-    table.loc[[0, 1, 2], "status"] = ["nan", "oom", "error"]
+    table.loc[[0, 1, 2], "status"] = ["skipped", "oom", "error"]
     table.loc[[0, 1, 2], "correct"] = None
     found = recall(scored(asked(table)))
     assert found is not None
     assert (found.value, found.rows) == (1.0, 5)
-    assert failures(table) == {"error": 1, "nan": 1, "oom": 1}
+    assert failures(table) == {"error": 1, "oom": 1, "skipped": 1}
+    assert incomplete(table) == {1024} and incomplete(cells()) == set()
     counts = recall_table(table).set_index("depth_percent")
     assert counts["n"].to_dict() == {0: 2, 50: 3} and counts["missing"].to_dict() == {0: 2, 50: 1}
+
+
+def test_an_answer_that_is_not_a_number_is_a_miss_but_no_reference() -> None:
+    table = cells()
+    table.loc[[0, 1, 2, 3], ["status", "correct"]] = ["nan", None]
+    found = recall(scored(asked(table)))
+    assert found is not None
+    assert (found.value, found.rows) == (0.5, 8)
+    assert incomplete(table) == set() and failures(table) == {"nan": 4}
+    assert reference_rows(scored(asked(table)), 1024)["hit"].tolist() == [1.0] * 4
 
 
 def test_a_cell_without_any_result_stays_in_the_table() -> None:

@@ -29,7 +29,7 @@ def run(make_run: MakeRun) -> Run:
     cells, own = made.cells, made.cells["scale"] == "yarn"
     corner = own & (cells["context_length"] == 4096) & (cells["depth_percent"] == 0)
     cells.loc[corner, "correct"] = False
-    cells.loc[corner & (cells["document"] >= 4), ["status", "correct"]] = ["nan", None]
+    cells.loc[corner & (cells["document"] >= 4), ["status", "correct"]] = ["error", None]
     cells.loc[own & (cells["context_length"] == 16384), ["status", "correct"]] = ["oom", None]
     return made
 
@@ -38,6 +38,21 @@ def test_depth_0_is_at_the_top_and_the_window_is_marked(run: Run) -> None:
     console = Console(width=80, file=io.StringIO(), color_system=None)
     console.print(terminal_heatmap(grids(run.cells, ["yarn"])[0], NATIVE), end="")
     assert "".join(line.rstrip() + "\n" for line in console.file.getvalue().splitlines()) == GOLDEN  # type: ignore[attr-defined]
+
+
+def bars(make_run: MakeRun, lengths: tuple[int, ...], native: int) -> list[str]:
+    """Return the header of each block."""
+    drawn = terminal_heatmap(grids(make_run(probes="n", lengths=lengths).cells, ["none"])[0], native).plain
+    return [line for line in drawn.splitlines() if line.startswith("  depth")]
+
+
+def test_the_bar_stands_where_the_window_ends_and_nowhere_else(make_run: MakeRun) -> None:
+    lengths = tuple(1024 * step for step in range(1, 15))
+    first, second = bars(make_run, lengths, 12288)
+    assert "│" not in first and second.rstrip().endswith("12K │  13K    14K")
+    first, second = bars(make_run, lengths, 11264)
+    assert first.endswith("11K │") and "│" not in second
+    assert "│" not in bars(make_run, (1024, 2048), 4096)[0] and bars(make_run, (1024, 2048), 2048)[0].endswith("2K │")
 
 
 def test_colour_changes_nothing_but_colour(run: Run) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 from rich.console import Console
 
+from ctxeval.analysis.headline import LengthResult, ScalingResult
+from ctxeval.analysis.onset import State, length_label
 from ctxeval.errors import RunError
 from ctxeval.report.artifacts import markdown, write_artifacts
+from ctxeval.report.notes import blind_spot_text, verdict_lines
 from ctxeval.report.terminal import render_terminal
 from ctxeval.results.store import Run
 from tests.analysis.synthetic_cells import frame, needle_cells
@@ -58,8 +62,52 @@ def test_what_limits_the_run_is_said(make_run: MakeRun) -> None:
     run.cells.loc[2, ["status", "correct"]] = ["nan", None]
     del run.manifest["finished"]
     text = unwrapped(shown(run))
-    assert f"3 of {len(run.cells)} cells have no result (1 nan, 2 oom); they count as missing" in text
+    assert f"1 of {len(run.cells)} cells are NaN: a needle counts as a miss, a loss as infinite" in text
+    assert f"2 of {len(run.cells)} cells have no result (2 oom): no length with one holds" in text
     assert "the run is not finished" in text
+    assert "R, the unpatched model's recall" in text and "more without an answer" not in text
+
+
+def test_a_loss_without_a_baseline_and_a_reference_without_an_answer_are_said(make_run: MakeRun) -> None:
+    run = make_run(lengths=(8192,))
+    run.cells.loc[(run.cells["scale"] == "none") & (run.cells["document"] == 0), ["status", "correct"]] = ["nan", None]
+    run.cells.loc[run.cells.index[-1], "baseline_nll"] = None
+    text = unwrapped(shown(run))
+    assert "1 of 64 losses have no baseline: no length with one holds" in text
+    assert "45 needles in 15 documents (3 more without an answer)" in text
+
+
+def test_depths_without_a_needle_are_said(make_run: MakeRun) -> None:
+    run = make_run(probes="n", lengths=(8192, 16384))
+    run.manifest["resolved"]["depths"] = [0, 50, 100]
+    assert "no needle" not in shown(run)
+    cells = run.cells
+    gone = (cells["context_length"] == 8192) & (cells["depth_percent"] == 50)
+    short = make_run(cells=cells[~gone], lengths=(8192, 16384))
+    short.manifest["resolved"]["depths"] = [0, 50, 100]
+    assert "1 of 3 depths have no needle at 8K: its recall is not comparable" in unwrapped(shown(short))
+    short.manifest["resolved"]["depths"] = [0, 25, 50, 100]
+    said = "some of 4 depths have no needle (2 at 8K, 1 at 16K): recall there is not comparable"
+    assert said in unwrapped(shown(short))
+
+
+def test_the_effective_lengths_are_one_line(make_run: MakeRun) -> None:
+    line = verdict_lines(make_run().headline())[-1]
+    assert line.startswith("effective length (RULER's: recall stays at 0.85 R or more up to it): ")
+    assert line.endswith("none: 8K, pi ×4: none, ntk ×4: 12K, yarn ×4: 12K")
+    assert not any("effective" in line for line in verdict_lines(make_run(probes="p").headline()))
+
+
+def test_what_is_not_resolved_says_how_far_it_is_from_its_bar(make_run: MakeRun) -> None:
+    run = make_run(lengths=(8192,))
+    own = (run.cells["scale"] == "yarn") & (run.cells["document"] < 3)
+    run.cells.loc[own, "correct"] = False
+    run.cells.loc[own, "nll"] *= 1.1
+    text = unwrapped(shown(run))
+    assert "yarn ×4: order not resolved: recall undecided, perplexity undecided" in text
+    assert "undecided: recall at 8K is 81 % (55–94), its bar 85 %; ratio at 8K is 1.0" in text
+    assert ", its bar 1.05 blind spot: undecided at 8K" in text
+    assert "undecided:" not in unwrapped(shown(make_run()))
 
 
 def packed(exact: float | None, documents: int = 12) -> pd.DataFrame:
@@ -75,8 +123,15 @@ def test_the_packed_plan_says_so_and_is_checked(make_run: MakeRun) -> None:
     alone = unwrapped(shown(make_run(cells=packed(None))))
     assert "packed plan: up to 10 needles share a context" in alone and "agreement is unknown" in alone
     same = unwrapped(shown(make_run(cells=packed(1.0))))
-    assert "packed and exact agree on 100 % (" in same and "BEYOND" not in same
+    assert "packed and exact agree on 100 % (" in same and "BEYOND" not in same and "too few to tell" not in same
     assert "BEYOND CHANCE" in unwrapped(shown(make_run(cells=packed(0.3))))
+
+
+def test_few_documents_do_not_reassure(make_run: MakeRun) -> None:
+    calm = unwrapped(shown(make_run(cells=packed(1.0, documents=4))))
+    assert ": 4 documents are too few to tell" in calm and "CONTRADICT" not in calm
+    wild = unwrapped(shown(make_run(cells=packed(0.0, documents=4))))
+    assert "they CONTRADICT each other, do not trust the packed plan here (4 documents are too few to tell)" in wild
 
 
 def test_few_documents_are_mentioned(make_run: MakeRun) -> None:
@@ -86,7 +141,7 @@ def test_few_documents_are_mentioned(make_run: MakeRun) -> None:
 def test_artifacts(make_run: MakeRun) -> None:
     run = make_run(lengths=(8192, 16384))
     paths = write_artifacts(run)
-    names = ["headline.md", "headline.csv", "headline.json", "cells.csv", "heatmap.png", "curves.png"]
+    names = ["headline.md", "headline.csv", "headline.json", "cells.csv", "distance.csv", "heatmap.png", "curves.png"]
     assert [path.name for path in paths] == names
     assert sorted(path.name for path in run.path.iterdir()) == sorted(names)
     assert len(pd.read_csv(run.path / "cells.csv")) == len(run.cells)
@@ -111,3 +166,18 @@ def test_a_model_name_cannot_break_the_markdown(make_run: MakeRun) -> None:
     first = markdown(run, run.headline()).splitlines()[0]
     assert first.startswith("# a\\|b # c ·")
     assert "[red]x" in shown(make_run(probes="n", lengths=(8192,), model={"name": "[red]x"}))
+
+
+def test_only_what_is_decided_is_called_empty(make_run: MakeRun) -> None:
+    row = make_run().headline().rows[0]
+    decided = replace(row, blind_spot=(), lengths=tuple(with_states(row, "holds", "holds")))
+    assert blind_spot_text(decided) == "empty"
+    mixed = [*with_states(row, "undecided", "holds")[:1], *with_states(row, "undecided", "broken")[1:2]]
+    mixed += [*with_states(row, "broken", "undecided")[2:3], *with_states(row, "missing", "missing")[3:4]]
+    labels = [length_label(one.length) for one in mixed]
+    expected = f"undecided at {labels[0]}, {labels[2]}; not measured at {labels[3]}"
+    assert blind_spot_text(replace(row, blind_spot=(), lengths=tuple(mixed))) == expected
+
+
+def with_states(row: ScalingResult, recall: State, ratio: State) -> list[LengthResult]:
+    return [replace(one, recall_state=recall, ratio_state=ratio) for one in row.lengths]

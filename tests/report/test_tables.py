@@ -12,7 +12,18 @@ from rich.console import Console
 
 from ctxeval.analysis.stats import Estimate
 from ctxeval.report.tables import csv_table, json_table, markdown_tables, terminal_tables
-from ctxeval.report.text import half_width, markdown_cell, number, percent, percent_range, scale_label
+from ctxeval.report.text import (
+    LEGEND,
+    half_width,
+    markdown_cell,
+    number,
+    number_range,
+    percent,
+    percent_range,
+    protocol_line,
+    scale_label,
+)
+from ctxeval.results.store import Run
 from tests.report.conftest import MakeRun
 
 GOLDEN = """\
@@ -83,8 +94,48 @@ def test_markdown(make_run: MakeRun) -> None:
     lines = markdown_tables(make_run(lengths=(8192, 16384)).headline()).splitlines()
     assert lines[2] == "| Scaling | 8K | 16K | Holds to |"
     assert lines[3] == "|:--|--:|--:|--:|"
-    assert lines[4] == "| none (base) | 100 (87–100) | 0 (0–13) broken | 8K |"
-    assert "| none (base) | 1.00 (1.00–1.00) | >1e3 (>1e3–>1e3) broken | 8K |" in lines
+    assert lines[4] == "| none (base) | 100 (87–100) | 0 (0–13) ! | 8K |"
+    assert "| none (base) | 1.00 (1.00–1.00) | >1e3 (>1e3–>1e3) ! | 8K |" in lines
+    assert lines[-2:] == ["", LEGEND] and len(LEGEND) <= 80
+
+
+def with_gaps(make_run: MakeRun) -> Run:
+    """Return a run of yarn at 8K without three needles and four losses, and at 16K with three and four NaN."""
+    run = make_run(lengths=(8192, 16384))
+    cells = run.cells
+    for status, length in (("oom", 8192), ("nan", 16384)):
+        here = (cells["scale"] == "yarn") & (cells["context_length"] == length)
+        needle = here & (cells["document"] == 0) & (cells["probe"] == "needle")
+        loss = here & (cells["document"] < 4) & (cells["probe"] == "perplexity")
+        cells.loc[needle | loss, ["status", "correct", "nll"]] = [status, None, math.nan]
+    return run
+
+
+def test_what_is_missing_is_marked_in_every_form(make_run: MakeRun) -> None:
+    head = with_gaps(make_run).headline()
+    lines = [line for line in markdown_tables(head).splitlines() if line.startswith("| yarn")]
+    assert lines[0].startswith("| yarn ×4 | 100 (86–100) ?† | 0 (0–13) !† |")
+    assert lines[1].startswith("| yarn ×4 | 0.98 (0.98–0.99) ?† | NaN !† |")
+    console = Console(width=80, file=io.StringIO(), color_system=None)
+    for table in terminal_tables(head):
+        console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(cell in text for cell in ("100?†", "0!†", "0.98?†", "NaN!†"))
+    rows = [row for row in csv.DictReader(io.StringIO(csv_table(head))) if row["scale"] == "yarn"]
+    names = ("recall_nan", "recall_missing", "ratio_nan", "ratio_missing")
+    assert [[row[name] for name in names] for row in rows] == [["0", "3", "0", "4"], ["3", "0", "4", "0"]]
+    assert (rows[1]["ratio"], rows[1]["ratio_state"]) == ("", "broken")
+
+
+def test_marks_do_not_widen_the_table(make_run: MakeRun) -> None:
+    run = make_run()
+    run.cells.loc[run.cells["document"] == 0, ["status", "correct", "nll"]] = ["oom", None, math.nan]
+    console = Console(width=80, file=io.StringIO(), color_system=None)
+    for table in terminal_tables(run.headline()):
+        console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert ">1e3!†" in text and "…" not in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
 
 
 def test_markdown_escapes_what_would_break_a_table() -> None:
@@ -121,6 +172,15 @@ def test_numbers_stay_short(value: float, text: str) -> None:
     assert number(value) == text
 
 
+def test_intervals_are_rounded_outwards() -> None:
+    assert number_range(Estimate(1.03, 1.01, 1.0501)) == "1.01–1.06"
+    assert number_range(Estimate(1.03, 1.0099, 1.05)) == "1.00–1.05"
+    assert number_range(Estimate(50.0, 12.39, 123.1)) == "12.3–124"
+    assert number_range(Estimate(9.0, 8.0, 9.999)) == "8.00–10.0"
+    assert number_range(Estimate(1.0, 0.0, math.inf)) == "0.00–∞"
+    assert half_width(Estimate(1.03, 1.01, 1.0501)) == "±0.03"
+
+
 def test_intervals() -> None:
     assert percent_range(Estimate(0.5, 0.301, 0.699)) == "30–70"
     assert half_width(Estimate(1.0, 0.9, 1.15)) == "±0.15"
@@ -130,3 +190,18 @@ def test_intervals() -> None:
         "abf",
         "pi ×2.5",
     )
+
+
+@pytest.mark.parametrize(
+    ("probes", "losses", "measured", "text"),
+    [
+        (["needle", "perplexity"], 8, 16, "16 documents, 8 for perplexity ·"),
+        (["needle", "perplexity"], 8, 3, "3 of 16 documents, 8 for perplexity ·"),
+        (["needle", "perplexity"], 16, 16, "exact plan · 16 documents ·"),
+        (["needle"], 8, 16, "exact plan · 16 documents ·"),
+        (["perplexity"], 8, 8, "exact plan · 8 documents ·"),
+    ],
+)
+def test_both_counts_of_documents_are_said(probes: list[str], losses: int, measured: int, text: str) -> None:
+    resolved = {"documents": 16, "perplexity_documents": losses, "task": "needle", "protocol": "tail"}
+    assert text in protocol_line({"spec": {"probes": probes}, "resolved": resolved}, "exact", measured)

@@ -202,6 +202,7 @@ def test_a_full_disk_is_a_run_error_and_leaves_whole_lines(folder: Path, monkeyp
     with RunStore.resume(folder, MANIFEST_A) as store:
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
+            patch.setattr("ctxeval.results.store.SYNC_SECONDS", 0.0)
             with pytest.raises(RunError, match="No space left on device"):
                 store.append([needle("c")])
             with pytest.raises(RunError, match="No space left on device"):
@@ -211,6 +212,20 @@ def test_a_full_disk_is_a_run_error_and_leaves_whole_lines(folder: Path, monkeyp
     assert list(load_run(folder).cells["cell_id"]) == ["a", "b", "c"]
     assert sorted(path.name for path in folder.iterdir()) == [CELLS, MANIFEST]
     assert "finished" not in load_run(folder).manifest
+
+
+def test_rows_reach_the_disk_in_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    clock = iter((0.0, 0.4, 1.1, 1.1, 1.2, 1.2))
+    monkeypatch.setattr("ctxeval.results.store.time.monotonic", lambda: next(clock))
+    with RunStore.resume(folder, MANIFEST_A) as store:
+        store.append([needle("c")])
+        assert synced == []
+        store.append([needle("d")])
+        assert len(synced) == 1
+        assert list(load_run(folder).cells["cell_id"]) == ["a", "b", "c", "d"]
+    assert len(synced) == 2
 
 
 def test_the_manifest_is_replaced_as_a_whole(folder: Path) -> None:

@@ -1,0 +1,103 @@
+"""What a run becomes once the native window is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ctxeval.errors import UsageError
+from ctxeval.resolve import Resolved, resolve
+from ctxeval.spec import ModelSpec, RunSpec, ScalingSpec
+
+NATIVE = 4096
+
+
+def resolved(**fields: Any) -> Resolved:
+    return resolve(RunSpec(ModelSpec("demo"), **fields), NATIVE)
+
+
+def test_the_factor_is_target_over_native() -> None:
+    found = resolved(scales=("none", "yarn", "pi"), length=16384)
+    assert found.scalings == (ScalingSpec("none"), ScalingSpec("yarn", 4.0), ScalingSpec("pi", 4.0))
+    assert found.target == 16384
+    assert found.lengths == (2048, 4096, 5120, 6144, 8192, 12288, 16384)
+    assert found.depths == (0, 12.5, 25, 37.5, 50, 62.5, 75, 87.5, 100)
+    assert found.native_window == NATIVE
+
+
+def test_a_given_factor_is_taken_and_none_keeps_1() -> None:
+    found = resolved(scales=("none", "yarn"), length=8192, factor=8.0)
+    assert [one.factor for one in found.scalings] == [1.0, 8.0]
+    assert found.target == 8192
+    assert resolved(scales=("yarn",), factor=2.0).target == 8192
+    assert resolved(scales=("yarn",), factor=2.0, length=2048).scalings[0].factor == 2.0
+
+
+def test_lengths_override_the_grid_and_give_the_target_where_there_is_none() -> None:
+    found = resolved(scales=("yarn",), lengths=(12288, 6144))
+    assert (found.lengths, found.target, found.scalings[0].factor) == ((6144, 12288), 12288, 3.0)
+    assert resolved(scales=("yarn",), lengths=(6144,), length=16384).scalings[0].factor == 4.0
+
+
+@pytest.mark.parametrize("length", [1024, 4096])
+def test_a_target_within_the_native_window_is_refused_without_a_factor(length: int) -> None:
+    with pytest.raises(
+        UsageError, match=f"--len {length} is not above the native window of 4096 tokens.*yarn, pi would"
+    ):
+        resolved(scales=("none", "yarn", "pi"), length=length)
+    assert resolved(scales=("none",), length=length).target == length
+
+
+def test_a_target_is_needed_but_for_none() -> None:
+    with pytest.raises(UsageError, match="no target length.*--len"):
+        resolved(scales=("none", "yarn"))
+    assert resolved(scales=("none",)).lengths == (2048, 4096)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.0, -2.0, float("nan"), float("inf")])
+def test_a_factor_below_1_is_refused(factor: float) -> None:
+    with pytest.raises(UsageError, match="factor"):
+        resolved(scales=("yarn",), factor=factor)
+
+
+@pytest.mark.parametrize("lengths", [(0, 4096), (1, 8192), (-5, 8192)])
+def test_lengths_below_2_are_refused(lengths: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="lengths are tokens, at least 2"):
+        resolved(scales=("none",), lengths=lengths)
+
+
+def test_the_reference_is_none_at_half_and_whole_window_whatever_is_asked() -> None:
+    found = resolved(scales=("yarn",), lengths=(8192, 16384))
+    assert found.reference_lengths == (2048, 4096)
+    assert found.all_lengths == (2048, 4096, 8192, 16384)
+    none, yarn = found.with_reference
+    assert none == ScalingSpec("none")
+    assert [length for length in found.all_lengths if found.measures(none, length)] == [2048, 4096]
+    assert [length for length in found.all_lengths if found.measures(yarn, length)] == [8192, 16384]
+
+
+def test_none_comes_first_and_once() -> None:
+    found = resolved(scales=("yarn", "none", "pi"), length=8192)
+    assert [one.method for one in found.with_reference] == ["none", "yarn", "pi"]
+    assert all(found.measures(found.with_reference[0], length) for length in found.all_lengths)
+
+
+def test_options_go_to_the_scalings_that_take_them() -> None:
+    found = resolved(scales=("none", "pi", "yarn"), length=8192, scaling_options={"beta_fast": 16.0})
+    assert [dict(one.options) for one in found.scalings] == [{}, {}, {"beta_fast": 16.0}]
+
+
+def test_an_option_that_no_scaling_takes_is_refused() -> None:
+    with pytest.raises(UsageError, match="no scaling of none, pi takes beta_fast. it belongs to ntk-parts, yarn"):
+        resolved(scales=("none", "pi"), length=8192, scaling_options={"beta_fast": 16.0})
+    with pytest.raises(UsageError, match="scaling abf without rope_theta"):
+        resolved(scales=("abf",), length=8192)
+    with pytest.raises(UsageError, match="beta_fast -1"):
+        resolved(scales=("yarn",), length=8192, scaling_options={"beta_fast": -1.0})
+
+
+def test_perplexity_takes_all_documents_unless_told_otherwise() -> None:
+    assert resolved(documents=5).perplexity_documents == 5
+    assert resolved(documents=5, perplexity_documents=2).perplexity_documents == 2
+    assert resolved(documents=5, perplexity_documents=9).perplexity_documents == 5
