@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import platform
 import subprocess
 import sys
@@ -14,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxeval.resolve import Resolved
-from ctxeval.results.schema import SCHEMA_VERSION
+from ctxeval.results.schema import SCHEMA_VERSION, SCORING_VERSION
 from ctxeval.spec import RunSpec
 
 if TYPE_CHECKING:
     from ctxeval.model.load import LanguageModel
 
+#: Fields of a model configuration that say where and by what it was written, or how it is run, not what it is.
+_VOLATILE_CONFIG = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "_attn_implementation"}
 _PACKAGES = ("ctxeval", "torch", "transformers", "tokenizers", "numpy")
 
 
@@ -61,12 +64,14 @@ def now() -> str:
 def describe_model(loaded: LanguageModel, attention: str) -> dict[str, Any]:
     """Return what a manifest says of a loaded model: enough to tell whether another run had the same one.
 
-    `fingerprint` hashes the first values of every weight: a folder may keep its name while its weights change.
+    `fingerprint` hashes the configuration and the first values of every weight and buffer, rotary tables included: a
+    folder may keep its name while its content changes.
     """
-    digest = hashlib.sha256()
-    for name, parameter in loaded.model.named_parameters():
-        digest.update(name.encode() + str(tuple(parameter.shape)).encode())
-        digest.update(parameter.detach().flatten()[:256].float().cpu().numpy().tobytes())
+    config = {name: value for name, value in loaded.model.config.to_dict().items() if name not in _VOLATILE_CONFIG}
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, values in (*loaded.model.named_parameters(), *loaded.model.named_buffers()):
+        digest.update(f"{name}{tuple(values.shape)}{values.dtype}".encode())
+        digest.update(values.detach().flatten()[:256].double().cpu().numpy().tobytes())
     return {
         "name": loaded.name,
         "kind": loaded.kind,
@@ -91,6 +96,7 @@ def identity(
     versions = package_versions()
     return {
         "schema_version": SCHEMA_VERSION,
+        "scoring_version": SCORING_VERSION,
         "model": model,
         "corpus": corpus,
         "task": task,

@@ -105,6 +105,7 @@ def _measure(session: Session, folder: Path, record: dict[str, Any], earlier: di
     chunk, longest, observer = session.prepared.spec.chunk, session.prepared.longest, session.observer
     with RunStore.resume(folder, record) if earlier else RunStore.create(folder, record) as store:
         record = earlier or record
+        session.earlier_proofs = dict(record.get("proofs", {}))
         _, left = session.count(store.ids)
         begin_session(record, left.tokens)
 

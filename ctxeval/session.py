@@ -59,6 +59,7 @@ class Session:
         self.patch = RopePatch(self.language_model.model)
         self.reader = Reader(self.language_model.model, self.prepared.longest + 1)
         self.proofs: dict[str, Any] = {}
+        self.earlier_proofs: Mapping[str, Any] = {}
         self.forwarded = self.given_up = 0
         self._applied: str | None = None
         self._baselines: dict[tuple[int, int], float | None] = {}
@@ -120,6 +121,11 @@ class Session:
         if scaling.label not in self.proofs:
             proof = prove(self.patch, native_window=native, target_length=self.prepared.longest)
             self.proofs[scaling.label] = proof.as_dict() | {"frequencies_sha256": digest}
+            if self.earlier_proofs.get(scaling.label, {}).get("frequencies_sha256", digest) != digest:
+                raise RunError(
+                    f"{scaling.label} gives other frequencies than when this run began",
+                    "the rows would not be alike: start a new run",
+                )
             return True
         if self.proofs[scaling.label]["frequencies_sha256"] != digest:
             raise RunError(f"{scaling.label} gave other frequencies than the first time", "please report this")

@@ -76,8 +76,10 @@ def demo(
         ModelSpec("demo", dtype="fp32"),
         scales=("none", "pi", "ntk", "yarn"),
         length=1024,
-        lengths=(128, 256, 384, 512, 768, 1024),
-        documents=16,
+        lengths=(256, 384, 512, 768, 1024),
+        depths=(0, 25, 50, 75, 100),
+        documents=24,
+        perplexity_documents=16,
         corpus="demo",
         packed=True,
     )

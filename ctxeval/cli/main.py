@@ -97,5 +97,10 @@ def _fail(error: BaseException, message: str, code: ExitCode) -> int:
     """Print the message and the notes that were added on the way as one line."""
     notes = getattr(error, "__notes__", [])
     line = ". ".join(part.rstrip(".") for part in (message, *notes))
-    typer.echo(f"Error: {' '.join(line.split())}", err=True)
+    try:
+        typer.echo(f"Error: {' '.join(line.split())}", err=True)
+        sys.stderr.flush()
+    except OSError:
+        # Nobody reads stderr: the exit code alone must still be the right one, and python's last flush must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     return code

@@ -10,7 +10,10 @@ from typing import Any, Literal
 
 from ctxeval.errors import UsageError, unknown
 
+#: Raised when a row's columns change.
 SCHEMA_VERSION = 1
+#: Raised when the same spec would give other values: prompts, needles, scoring. Runs of unlike versions never mix.
+SCORING_VERSION = 1
 
 Probe = Literal["needle", "perplexity", "screen"]
 Status = Literal["ok", "oom", "nan", "skipped", "error"]
