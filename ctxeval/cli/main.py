@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -52,6 +53,9 @@ commands.register(app)
 
 def main() -> NoReturn:
     """Run the command line and exit with the documented code."""
+    # Python leaves a stream that was closed by the caller as None, on which every print fails.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")
     signals.install()
     sys.exit(run_command())
 

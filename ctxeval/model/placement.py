@@ -94,7 +94,10 @@ SMALL_MODEL = 30_000_000
 
 
 def choose_threads(loaded: LanguageModel) -> None:
-    """Run small models on one CPU thread. The rule depends on the model alone, so that a resumed run adds in one order."""
+    """Run small models on one CPU thread.
+
+    The rule depends on the model alone, so that a resumed run adds in the same order.
+    """
     import torch
 
     if loaded.device == "cpu" and loaded.n_parameters < SMALL_MODEL:
