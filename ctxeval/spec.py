@@ -81,7 +81,6 @@ class RunSpec:
     exact_subset: int = 12
     protocol: Protocol = "tail"
     stride: int | None = None
-    window: int | None = None
     chat: bool = False
     native_window: int | None = None
     scaling_options: Mapping[str, Any] = field(default_factory=dict)

@@ -119,7 +119,8 @@ def headline(
     grid = tuple(sorted(set(lengths)))
     needles = asked(cells)
     hits = scored(needles)
-    prior = document_correlation(hits)
+    # Without NaN: whole documents of it at one length would say that rows are alike at every length.
+    prior = document_correlation(hits[hits["status"] == "ok"])
     found = recall(reference_rows(hits, native_window), prior)
     reference = found.estimate() if found else NOTHING
     lacking = len(unpatched_inside(needles, native_window)) - reference.rows

@@ -212,7 +212,7 @@ def _run_and_show(spec: RunSpec, values: Mapping[str, Any]) -> None:
         except BaseException as error:
             if isinstance(error, signals.Stopped):
                 signals.ignore()
-            if hint := _how_to_go_on(folder):
+            if not isinstance(error, UsageError) and (hint := _how_to_go_on(folder)):
                 error.add_note(hint)
             raise
     show(finished, values["format"])

@@ -54,8 +54,8 @@ commands.register(app)
 def main() -> NoReturn:
     """Run the command line and exit with the documented code."""
     # Python leaves a stream that was closed by the caller as None, on which every print fails.
-    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")
-    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     signals.install()
     sys.exit(run_command())
 

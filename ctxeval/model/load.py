@@ -66,8 +66,8 @@ def load_model(
         trust_remote_code: run Python code that comes with the model.
 
     Raises:
-        UsageError: found before weights load, see `read_config`, `read_tokenizer` and the placement options.
-        RunError: there are no weights, or they cannot be loaded.
+        UsageError: found before weights load: no safetensors or GGUF weights, or see `read_config`, `read_tokenizer` and the placement options.
+        RunError: the weights cannot be loaded.
     """
     spec = name_or_path
     if not isinstance(spec, ModelSpec):
@@ -105,7 +105,7 @@ def _check_weights(spec: ModelSpec, source: Source) -> None:
         return
     pickled = sorted(path.name for path in folder.glob("*.bin")) + sorted(path.name for path in folder.glob("*.pt*"))
     found = f"only {', '.join(pickled)}: pickled weights are never loaded" if pickled else "no weights"
-    raise RunError(
+    raise UsageError(
         f"model {spec.name_or_path!r} has no model.safetensors, {found}", "convert them with save_pretrained"
     )
 

@@ -17,6 +17,7 @@ from ctxeval.rope.scaling import Scaled, scale_frequencies
 from ctxeval.rope.sites import Site, find_sites
 from ctxeval.rope.snapshot import SiteState, capture, in_fp32, native_factor, put_back
 from ctxeval.rope.windows import read_windows, rope_parameters, text_config
+from ctxeval.spec import parse_method
 
 #: Set on a rotary module while its table is not the native one: a second patch would take it for native.
 MARK = "_ctxeval_scaled"
@@ -157,7 +158,7 @@ def scaled_rope(
 
     Args:
         model: a transformers model, or an object whose `.model` is one.
-        method: a canonical method name.
+        method: a method name or alias.
         factor: target / native window.
         native_window: tokens; read from the model's configuration when None.
         **options: of the method.
@@ -165,6 +166,7 @@ def scaled_rope(
     Raises:
         UsageError, RunError: as `RopePatch` and `RopePatch.apply`; also when the configuration has no window.
     """
+    method = parse_method(method)
     patch = RopePatch(model)
     if native_window is None and method != "none":
         native_window = read_windows(patch.model.config).native

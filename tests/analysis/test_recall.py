@@ -74,6 +74,10 @@ def test_controls_are_no_measurements() -> None:
     found = recall(scored(asked(both)))
     assert found is not None and found.value == 1.0
     assert (control_rate(both).value, control_rate(both).rows) == (0.0, 8)
+    # NaN is no proof that nothing is found without a needle.
+    leaky = cells(control="no-needle")
+    leaky.loc[leaky["document"] > 0, ["status", "correct"]] = ["nan", None]
+    assert (control_rate(leaky).value, control_rate(leaky).rows) == (1.0, 2)
     assert not control_rate(cells()).measured
 
 

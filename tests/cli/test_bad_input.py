@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -71,7 +72,7 @@ CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "file without a model": ("-m SHORT", 2, ("short.txt' is not a GGUF file", "never unpickled")),
     "revision of a folder": ("-m MODEL --revision main", 2, ("revision 'main'", "Hub ids")),
     "no RoPE": ("-m GPT2 --len 1k --docs 1 --depths 50,", 2, ("GPT2LMHeadModel",)),
-    "pickled": ("-m PICKLED --docs 1 --depths 50,", 3, ("pytorch_model.bin", "never loaded", "save_pretrained")),
+    "pickled": ("-m PICKLED --docs 1 --depths 50,", 2, ("pytorch_model.bin", "never loaded", "save_pretrained")),
     "dtype": ("-m MODEL --dtype fp23", 2, ("unknown dtype 'fp23'", "Did you mean 'fp32'")),
     "device": ("-m MODEL --device gpu", 2, ("unknown device 'gpu'", "cuda")),
     "protocol": ("-m MODEL --protocol tial", 2, ("unknown protocol 'tial'", "Did you mean 'tail'")),
@@ -165,3 +166,13 @@ def test_an_unexpected_exception_is_a_failed_run_and_not_a_failed_gate(
     )
     monkeypatch.setenv("CTXEVAL_DEBUG", "1")
     assert "Traceback" in invoke("demo", "-q").err
+
+
+def test_a_reader_that_went_away_is_no_failed_gate() -> None:
+    """`ctxeval tasks | head -0`: typer alone would exit 1, python 120."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "ctxeval", "tasks"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (3, "Error: stdout was closed before all was written\n")

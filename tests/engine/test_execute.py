@@ -1,4 +1,4 @@
-"""The plan must not change a value: every probe through the prefix tree equals the same probe in one bare forward pass."""
+"""The plan must not change a value: every probe through the prefix tree equals one bare forward pass of its prompt."""
 
 from __future__ import annotations
 

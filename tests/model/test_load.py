@@ -176,12 +176,12 @@ def test_a_folder_without_tokenizer(folder: Path) -> None:
 
 def test_pickled_weights_are_never_read(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    with pytest.raises(RunError, match="no weights"):
+    with pytest.raises(UsageError, match="no weights"):
         load_model(str(folder), device="cpu")
     # Reading this would write a file: a pickle runs code.
     trap = folder / "sprung"
     (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch " + str(trap).encode() + b"'\ntR.")
-    with pytest.raises(RunError, match=r"only pytorch_model\.bin: pickled weights are never loaded"):
+    with pytest.raises(UsageError, match=r"only pytorch_model\.bin: pickled weights are never loaded"):
         load_model(str(folder), device="cpu")
     assert not trap.exists()
 

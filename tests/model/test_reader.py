@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -254,6 +255,7 @@ def test_what_asks_for_more_than_plain_attention_keeps_the_stock_path(model: Any
     assert not attention.is_plain(Gemma2Config(**SIZES, attn_logit_softcapping=None))  # as are alternating windows
     assert not attention.is_plain(MistralConfig(**SIZES, sliding_window=64))
     assert attention.is_plain(MistralConfig(**SIZES, sliding_window=None))
+    assert not attention.is_plain(SimpleNamespace(layer_types=["full_attention", "chunked_attention"]))
     model.config.attn_logit_softcapping = 30.0
     assert choose_attention(model) == "sdpa" == model.config._attn_implementation
 

@@ -127,6 +127,13 @@ def test_what_is_missing_is_marked_in_every_form(make_run: MakeRun) -> None:
     assert (rows[1]["ratio"], rows[1]["ratio_state"]) == ("", "broken")
 
 
+def test_a_run_whose_losses_are_all_nan_has_its_table(make_run: MakeRun) -> None:
+    run = make_run(probes="p", lengths=(8192,))
+    run.cells[["status", "nll"]] = ["nan", math.nan]
+    text = markdown_tables(run.headline())
+    assert "Perplexity ratio" in text and text.count("| NaN !† | none |") == 4
+
+
 def test_marks_do_not_widen_the_table(make_run: MakeRun) -> None:
     run = make_run()
     run.cells.loc[run.cells["document"] == 0, ["status", "correct", "nll"]] = ["oom", None, math.nan]

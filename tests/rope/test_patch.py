@@ -291,3 +291,10 @@ def test_the_hash_sees_frequencies_and_temperature(llama: Any) -> None:
     seen.add(patch.frequencies_sha256())
     assert len(seen) == 3
     assert capture(site).attributes["attention_scaling"] == 1.5
+
+
+def test_an_alias_is_the_method_it_stands_for(llama: Any) -> None:
+    with scaled_rope(llama, "pi", factor=4) as patch:
+        expected = patch.frequencies_sha256()
+    with scaled_rope(llama, "linear", factor=4) as patch:
+        assert patch.frequencies_sha256() == expected
