@@ -66,7 +66,8 @@ def load_model(
         trust_remote_code: run Python code that comes with the model.
 
     Raises:
-        UsageError: found before weights load: no safetensors or GGUF weights, or see `read_config`, `read_tokenizer` and the placement options.
+        UsageError: found before weights load: no safetensors or GGUF weights, or see `read_config`, `read_tokenizer`
+            and the placement options.
         RunError: the weights cannot be loaded.
     """
     spec = name_or_path

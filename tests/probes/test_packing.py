@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
 import numpy as np
+import pytest
 
 from ctxeval.probes.packing import Candidate, GridCell, choose
 from ctxeval.probes.sites import SiteRule, lead_in, nearest_depth
-from ctxeval.probes.task import load_task, make_needle
+from ctxeval.probes.task import Needle, load_task, make_needle
 
 LENGTHS, NATIVE = (2048, 4096, 6144, 8192, 10240, 12288, 16384), 8192
 DEPTHS = tuple(12.5 * step for step in range(9))
@@ -88,3 +90,27 @@ def test_the_worst_served_cell_goes_first_and_the_shuffle_breaks_ties() -> None:
     assert choose(two, Counter({(1024, 50.0): 1}), 1, lambda site: 0.0)[0].site == 100
     assert choose(two, Counter(), 1, lambda site: site)[0].site == 600
     assert choose(two, Counter(), 1, lambda site: -site)[0].site == 100
+
+
+def test_where_the_worst_served_cells_are_equal_the_others_decide() -> None:
+    task = load_task("needle")
+    two = [
+        Candidate(site, make_needle(task, seed=0, document=0, trial=0, site=site), ((1024, depth), (2048, depth / 2)))
+        for site, depth in ((100, 0.0), (600, 50.0))
+    ]
+    assert choose(two, Counter({(2048, 0.0): 3}), 1, lambda site: -site)[0].site == 600
+    assert choose(two, Counter({(2048, 25.0): 3}), 1, lambda site: site)[0].site == 100
+
+
+@pytest.mark.parametrize("part", ["wording", "key", "value"])
+def test_needles_that_share_a_part_never_share_a_context(part: str) -> None:
+    task = load_task("needle")
+    one, other = (make_needle(task, seed=0, document=0, trial=0, site=site) for site in (100, 600))
+    twin = replace(other, **{part: getattr(one, part)})
+
+    def sites(second: Needle) -> list[int]:
+        pair = [Candidate(100, one, ((1024, 0.0),)), Candidate(600, second, ((1024, 50.0),))]
+        return [chosen.site for chosen in choose(pair, Counter(), 10, lambda site: -site)]
+
+    assert sites(other) == [100, 600]
+    assert sites(twin) == [100]
