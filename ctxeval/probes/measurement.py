@@ -34,5 +34,5 @@ class Measurement:
             digest.update(prompt.ids.tobytes())
             digest.update(f"|{prompt.score_start}:{prompt.score_stop}|".encode())
         known = {"scale": scale, "factor": factor, **self.columns}
-        identifier = cell_id({**identity, **known, "prompts": digest.hexdigest()})
+        identifier = cell_id({"run": dict(identity), "row": known, "prompts": digest.hexdigest()})
         return CELL_TYPES[self.columns["probe"]](cell_id=identifier, **known)
