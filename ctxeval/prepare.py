@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from ctxeval.engine.agenda import Agenda
 from ctxeval.engine.budget import Geometry
-from ctxeval.errors import UsageError, unknown
+from ctxeval.errors import UsageError
 from ctxeval.model.load import read_config, read_tokenizer
 from ctxeval.probes.needle import NeedleGrid, NeedleProbe
 from ctxeval.probes.perplexity import PerplexityProbe
 from ctxeval.probes.task import load_task
 from ctxeval.resolve import Resolved, resolve
 from ctxeval.rope.windows import Windows, read_windows
-from ctxeval.spec import PROTOCOLS, RunSpec, parse_methods
+from ctxeval.spec import RunSpec
 from ctxeval.text.assemble import Frame
 from ctxeval.text.corpus import Corpus, load_corpus
 from ctxeval.text.documents import cut_documents
-
-PROBES = ("needle", "perplexity")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +55,6 @@ def prepare(spec: RunSpec) -> Prepared:
     Raises:
         UsageError: anything wrong with the options, the model's configuration, or the text.
     """
-    spec = checked(spec)
     config = read_config(spec.model)
     windows = read_windows(config, spec.native_window)
     resolved = resolve(spec, windows.native)
@@ -75,29 +72,6 @@ def prepare(spec: RunSpec) -> Prepared:
         perplexity = PerplexityProbe(Frame(tokenizer), resolved.all_lengths, windows.native, spec.protocol, spec.stride)
     agenda = Agenda(spec, resolved, documents, needle, perplexity)
     return Prepared(spec, resolved, windows, corpus, agenda, read_geometry(config))
-
-
-def checked(spec: RunSpec) -> RunSpec:
-    """Return the spec with canonical method names; refuse what the command line's own parsers would have.
-
-    Raises:
-        UsageError: an unknown scaling, probe or protocol, an empty or impossible grid, or a count below 1.
-    """
-    for probe in spec.probes:
-        if probe not in PROBES:
-            raise unknown("probe", probe, PROBES)
-    if spec.protocol not in PROTOCOLS:
-        raise unknown("protocol", spec.protocol, PROTOCOLS)
-    for name in ("perplexity_documents", "stride"):
-        value = getattr(spec, name)
-        if value is not None and value < 1:
-            raise UsageError(f"{name} is {value}", "it must be at least 1")
-    if spec.lengths is not None and not spec.lengths:
-        raise UsageError("no lengths in the grid", "give at least one, or None for the default grid")
-    for depth in spec.depths:
-        if not 0 <= depth <= 100:
-            raise UsageError(f"depth {depth:g} is outside 0 to 100", "depths are percent of the context")
-    return replace(spec, scales=parse_methods(spec.scales))
 
 
 def _check_room(needle: NeedleProbe, resolved: Resolved) -> None:

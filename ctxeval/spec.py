@@ -100,6 +100,8 @@ class RunSpec:
             for one in given:
                 if one not in known:
                     raise unknown(kind, one, known)
+        if self.lengths is not None and not self.lengths:
+            raise UsageError("no lengths in the grid", "give at least one, or None for the default grid")
         for depth in self.depths:
             if not 0 <= depth <= 100:
                 raise UsageError(f"depth {depth:g} is outside 0 to 100", "depths are percent of the context")

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from ctxeval.demo import MODEL_DIR, held_out_files
-from ctxeval.demo.needles import load_task
+from ctxeval.demo.needles import asked_task
 
 WINDOW = 256
 LEAD_IN = 16  # native / 16, as in the needle probe
@@ -61,7 +61,7 @@ def held_out_ids(folder: Path = MODEL_DIR) -> np.ndarray:
 def make_prompt(tokenizer: Tokenizer, stream: np.ndarray, index: int, depth: float, length: int) -> Prompt:
     """Held-out prose with one needle at `depth` in [0, 1]; the answer's last digit is token `length` - 1."""
     rng = random.Random(f"demo evaluation {index}")
-    wordings, keys = load_task()
+    wordings, keys = asked_task().wordings, asked_task().keys
     wording, key = wordings[index % len(wordings)], rng.choice(sorted(keys))
     value = str(rng.randrange(10002, 100000, 3))
     needle = tokenizer.encode(" " + wording.statement.format(key=key, value=value)).ids

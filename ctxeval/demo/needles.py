@@ -11,11 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from pathlib import Path
 
-import yaml
-
-from ctxeval.resources import tasks_dir
+from ctxeval.probes.task import NeedleTask, Wording, load_task
 
 MODIFIERS = (
     "red", "old", "blue", "broken", "silver", "wooden", "tiny", "northern", "golden", "empty", "painted", "iron",
@@ -24,15 +21,6 @@ MODIFIERS = (
 )  # fmt: skip
 SHARE_PAIRS, SHARE_WORDS = 0.15, 0.25  # keys that are two-word names; keys that are just a word of the text
 SHARE_OTHER_DIGITS = 0.25  # values that have 3, 4 or 6 digits instead of 5
-
-
-@dataclass(frozen=True)
-class Wording:
-    """One way to state a value and to ask for it, as in tasks/needle.yaml."""
-
-    statement: str
-    question: str
-    lead: str
 
 
 @dataclass(frozen=True)
@@ -46,24 +34,21 @@ class Needle:
 
 
 @cache
-def load_task(path: Path | None = None) -> tuple[tuple[Wording, ...], frozenset[str]]:
-    """Wordings of the needle task, and the keys that training must not use."""
-    path = path or tasks_dir() / "needle.yaml"
-    task = yaml.safe_load(path.read_text(encoding="utf-8"))
-    wordings = tuple(Wording(w["statement"], w["question"], w["lead"]) for w in task["wordings"])
-    return wordings, frozenset(task["keys"])
+def asked_task() -> NeedleTask:
+    """Return the task that the model is evaluated on: training shares its wordings, and none of its keys."""
+    return load_task("needle")
 
 
 def training_nouns() -> list[str]:
     """Concrete nouns written for training, without any key of the task."""
     text = resources.files("ctxeval.demo").joinpath("keys.txt").read_text(encoding="utf-8")
-    return sorted(set(text.split()) - load_task()[1])
+    return sorted(set(text.split()) - set(asked_task().keys))
 
 
 def common_words(texts: Iterable[str], at_least: int = 8) -> list[str]:
     """Lower-case words of the training text: more key variety than a list of nouns has."""
     count = Counter(word for text in texts for word in re.findall(r"(?<=[ ])[a-z]{4,12}(?=[ ,.;])", text))
-    return sorted(word for word, n in count.items() if n >= at_least and word not in load_task()[1])
+    return sorted(word for word, n in count.items() if n >= at_least and word not in asked_task().keys)
 
 
 class NeedleMaker:
@@ -72,7 +57,7 @@ class NeedleMaker:
     def __init__(self, words: list[str]) -> None:
         self.nouns = training_nouns()
         self.words = words or self.nouns
-        self.wordings = load_task()[0]
+        self.wordings = asked_task().wordings
 
     def key(self, rng: random.Random) -> str:
         """A noun, a two-word name or any word of the training text."""

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from ctxeval.demo import MODEL_DIR, held_out_files, speech_files, training_files
 from ctxeval.demo.data import SENTENCE_END, SequenceMaker, encode_prose
-from ctxeval.demo.needles import NeedleMaker, common_words, draw_value, load_task, training_nouns
+from ctxeval.demo.needles import NeedleMaker, asked_task, common_words, draw_value, training_nouns
 from ctxeval.demo.tokenizer import train_tokenizer
 
 
@@ -29,7 +29,7 @@ def test_speeches_are_kept_apart() -> None:
 
 
 def test_keys_and_values_are_kept_apart() -> None:
-    _, keys = load_task()
+    keys = asked_task().keys
     maker = NeedleMaker(common_words(path.read_text(encoding="utf-8") for path in training_files()[:40]))
     assert len(maker.nouns) > 500 and not keys & set(training_nouns()) and not keys & set(maker.words)
     rng = random.Random(0)
@@ -78,6 +78,6 @@ def test_shipped_tokenizer_is_the_trained_one() -> None:
 
 
 def test_task_file_has_what_the_demo_reads() -> None:
-    wordings, keys = load_task()
+    wordings, keys = asked_task().wordings, asked_task().keys
     assert len(wordings) >= 16 and len(keys) >= 32
     assert all("{key}" in w.lead and "{value}" in w.statement for w in wordings)
