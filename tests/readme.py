@@ -1,10 +1,14 @@
-"""Puts the tables of the published runs into README.md: `python tests/readme.py`. A test fails when they drift."""
+"""Brings what the published runs show up to date: their tables and pictures, and README.md. See `make readme`.
+
+A test fails when README.md differs from what the runs hold.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from ctxeval.report.artifacts import write_artifacts
 from ctxeval.report.notes import verdict_lines, warnings
 from ctxeval.report.tables import markdown_tables
 from ctxeval.report.text import measured_documents, model_line, protocol_line
@@ -35,5 +39,7 @@ def render(readme: str) -> str:
 
 
 if __name__ == "__main__":
+    for published in BLOCKS.values():
+        write_artifacts(load_run(published))
     path = ROOT / "README.md"
     path.write_text(render(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -9,7 +9,7 @@ from tests.readme import ROOT, render
 
 def test_its_tables_are_those_of_the_published_runs() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme == render(readme), "run `python tests/readme.py`"
+    assert readme == render(readme), "run `make readme`"
 
 
 def test_its_links_lead_somewhere() -> None:

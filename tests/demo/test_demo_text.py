@@ -29,7 +29,7 @@ def test_speeches_are_kept_apart() -> None:
 
 
 def test_keys_and_values_are_kept_apart() -> None:
-    keys = asked_task().keys
+    keys = set(asked_task().keys)
     maker = NeedleMaker(common_words(path.read_text(encoding="utf-8") for path in training_files()[:40]))
     assert len(maker.nouns) > 500 and not keys & set(training_nouns()) and not keys & set(maker.words)
     rng = random.Random(0)
