@@ -29,6 +29,8 @@ _HOMES = {
     "scaled_rope": "ctxeval.rope.patch",
 }
 
+__version__ = "0.1.0"
+
 __all__ = ["LanguageModel", "ModelSpec", "Run", "RunSpec", "load_model", "load_run", "run", "scaled_rope"]
 
 

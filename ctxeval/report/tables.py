@@ -31,6 +31,7 @@ from ctxeval.results.files import plain
 
 #: As many lengths as fit into 80 columns; a longer grid is cut into blocks.
 LENGTHS_A_BLOCK = 7
+ABSOLUTE = "Perplexity ↓ (each length on its own tokens)"
 STYLES: dict[State, str] = {"holds": "green", "broken": "bold red", "undecided": "yellow", "missing": "dim"}
 CSV_COLUMNS = (
     *("scale", "factor", "context_length", "recall", "recall_low", "recall_high", "recall_rows", "recall_documents"),
@@ -58,6 +59,8 @@ def terminal_tables(summary: Headline) -> Iterator[Table]:
             yield _block(summary, columns, "Recall ↑, % (95 % interval below)", True)
         if has_perplexity(summary):
             yield _block(summary, columns, "Perplexity ratio to the unpatched native window ↓ (95 % below)", False)
+        if has_perplexity(summary) and not has_recall(summary):
+            yield _absolute(summary, columns)
 
 
 def _block(summary: Headline, columns: Sequence[int], title: str, retrieval: bool) -> Table:
@@ -68,8 +71,19 @@ def _block(summary: Headline, columns: Sequence[int], title: str, retrieval: boo
     table.add_column("Holds to", justify="right", no_wrap=True)
     for row in summary.rows:
         cells = [_recall_cell(row.lengths[i]) if retrieval else _ratio_cell(row.lengths[i]) for i in columns]
-        limit = through(row.recall_through if retrieval else row.ratio_through)
+        limit = through(row.recall_through if retrieval else row.ratio_through, summary.lengths[0])
         table.add_row(Text(_label(row)), *cells, Text(limit))
+    return table
+
+
+def _absolute(summary: Headline, columns: Sequence[int]) -> Table:
+    """Return perplexity itself, for comparison with papers: other lengths score other tokens."""
+    table = Table(box=None, title=ABSOLUTE, title_justify="left", title_style="bold", padding=(0, 1), pad_edge=False)
+    table.add_column("Scaling", overflow="fold", max_width=14)
+    for column in columns:
+        table.add_column(length_label(summary.lengths[column]), justify="right", no_wrap=True, min_width=5)
+    for row in summary.rows:
+        table.add_row(Text(_label(row)), *(Text(number(row.lengths[i].perplexity.value)) for i in columns))
     return table
 
 
@@ -108,6 +122,12 @@ def markdown_tables(summary: Headline) -> str:
         parts.append(_markdown(summary, "Recall ↑, % (95 % interval)", True))
     if has_perplexity(summary):
         parts.append(_markdown(summary, "Perplexity ratio to the unpatched native window ↓ (95 % interval)", False))
+    if has_perplexity(summary) and not has_recall(summary):
+        lines = [_line([_label(row), *(number(one.perplexity.value) for one in row.lengths)]) for row in summary.rows]
+        header = ["Scaling", *map(length_label, summary.lengths)]
+        parts.append(
+            "\n".join([f"**{ABSOLUTE}**", "", _line(header), "|:--" + "|--:" * len(summary.lengths) + "|", *lines, ""])
+        )
     return "\n".join([*parts, LEGEND + "\n"])
 
 
@@ -116,7 +136,8 @@ def _markdown(summary: Headline, title: str, retrieval: bool) -> str:
     lines = [f"**{title}**", "", _line(header), "|:--" + "|--:" * (len(header) - 1) + "|"]
     for row in summary.rows:
         cells = [_markdown_cell(result, retrieval) for result in row.lengths]
-        lines.append(_line([_label(row), *cells, through(row.recall_through if retrieval else row.ratio_through)]))
+        limit = through(row.recall_through if retrieval else row.ratio_through, summary.lengths[0])
+        lines.append(_line([_label(row), *cells, limit]))
     return "\n".join(lines) + "\n"
 
 

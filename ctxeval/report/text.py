@@ -57,7 +57,7 @@ def outward(value: float, direction: int) -> float:
 
 def half_width(estimate: Estimate) -> str:
     """Write the wider side of an interval, rounded up: `±0.02`; nothing where the value is beyond `>1e3`."""
-    if not estimate.measured or estimate.value > 1000:
+    if not estimate.measured or estimate.value > 1000 or estimate.documents == 1:
         return ""
     half = max(estimate.high - estimate.value, estimate.value - estimate.low)
     return f"±{number(outward(half, 1))}" if math.isfinite(half) else "±?"
@@ -76,9 +76,9 @@ def scale_label(scale: str, factor: float) -> str:
     return scale if not math.isfinite(factor) or factor == 1 else f"{scale} ×{factor:g}"
 
 
-def through(length: int | None) -> str:
-    """Write the longest length that holds, `none` where not even the shortest does."""
-    return "none" if length is None else length_label(length)
+def through(length: int | None, shortest: int) -> str:
+    """Write the longest length that holds; `<4K` where not even the shortest, 4K, is shown to."""
+    return f"<{length_label(shortest)}" if length is None else length_label(length)
 
 
 def model_line(manifest: Mapping[str, Any]) -> str:
@@ -99,10 +99,11 @@ def measured_documents(cells: pd.DataFrame) -> int:
 def protocol_line(manifest: Mapping[str, Any], plan: str, documents: int | None = None) -> str:
     """Write how it was measured: task, plan, documents (measured of those asked for), protocol, native window."""
     resolved = manifest.get("resolved") or {}
-    parts = [f"task {resolved.get('task', 'unknown')}", f"{plan} plan"]
+    probes = (manifest.get("spec") or {}).get("probes", ["needle", "perplexity"])
+    parts = [f"task {resolved.get('task', 'unknown')}", f"{plan} plan"] if "needle" in probes else []
     if resolved.get("documents"):
         parts.append(_documents(manifest, documents))
-    if resolved.get("protocol"):
+    if resolved.get("protocol") and "perplexity" in probes:
         parts.append(f"perplexity: {resolved['protocol']}")
     if resolved.get("native_window"):
         parts.append(f"native window {length_label(int(resolved['native_window']))}")

@@ -93,8 +93,10 @@ def test_depths_without_a_needle_are_said(make_run: MakeRun) -> None:
 
 def test_the_effective_lengths_are_one_line(make_run: MakeRun) -> None:
     line = verdict_lines(make_run().headline())[-1]
-    assert line.startswith("effective length (RULER's: recall stays at 0.85 R or more up to it): ")
-    assert line.endswith("none: 8K, pi ×4: none, ntk ×4: 12K, yarn ×4: 12K")
+    assert line.startswith(
+        "effective length (RULER's: recall stays at 0.85 R or more up to it; point estimates, no error"
+    )
+    assert line.endswith("none: 8K, pi ×4: <4K, ntk ×4: 12K, yarn ×4: 12K")
     assert not any("effective" in line for line in verdict_lines(make_run(probes="p").headline()))
 
 
@@ -105,7 +107,7 @@ def test_what_is_not_resolved_says_how_far_it_is_from_its_bar(make_run: MakeRun)
     run.cells.loc[own, "nll"] *= 1.1
     text = unwrapped(shown(run))
     assert "yarn ×4: order not resolved: recall undecided, perplexity undecided" in text
-    assert "undecided: recall at 8K is 81 % (55–94), its bar 85 %; ratio at 8K is 1.0" in text
+    assert "undecided: recall at 8K is 81 % (55–94), its bar 85 % (70–85); ratio at 8K is 1.0" in text
     assert ", its bar 1.05 blind spot: undecided at 8K" in text
     assert "undecided:" not in unwrapped(shown(make_run()))
 

@@ -31,7 +31,7 @@ Recall ↑, % (95 % interval below)
 Scaling          4K      8K     10K     12K    16K    24K    32K  Holds to
 none (base)     100     100      0!      0!     0!     0!     0!        8K
              87–100  87–100    0–13    0–13   0–13   0–13   0–13
-pi ×4            0!      0!      0!      0!     0!     0!     0!      none
+pi ×4            0!      0!      0!      0!     0!     0!     0!       <4K
                0–13    0–13    0–13    0–13   0–13   0–13   0–13
 ntk ×4          100     100     100     100     0!     0!     0!       12K
              87–100  87–100  87–100  87–100   0–13   0–13   0–13
@@ -41,7 +41,7 @@ Perplexity ratio to the unpatched native window ↓ (95 % below)
 Scaling         4K     8K    10K    12K    16K    24K    32K  Holds to
 none (base)   1.00   1.00  >1e3!  >1e3!  >1e3!  >1e3!  >1e3!        8K
              ±0.00  ±0.00
-pi ×4        1.65!  1.65!  1.65!  1.65!  1.65!  1.65!  1.65!      none
+pi ×4        1.65!  1.65!  1.65!  1.65!  1.65!  1.65!  1.65!       <4K
              ±0.00  ±0.00  ±0.00  ±0.00  ±0.00  ±0.00  ±0.00
 ntk ×4        0.98   0.98   0.98   0.98   0.98   0.98   0.98       32K
              ±0.00  ±0.00  ±0.00  ±0.00  ±0.00  ±0.00  ±0.00
@@ -131,7 +131,7 @@ def test_a_run_whose_losses_are_all_nan_has_its_table(make_run: MakeRun) -> None
     run = make_run(probes="p", lengths=(8192,))
     run.cells[["status", "nll"]] = ["nan", math.nan]
     text = markdown_tables(run.headline())
-    assert "Perplexity ratio" in text and text.count("| NaN !† | none |") == 4
+    assert "Perplexity ratio" in text and text.count("| NaN !† | &lt;8K |") == 4
 
 
 def test_marks_do_not_widen_the_table(make_run: MakeRun) -> None:
@@ -192,6 +192,7 @@ def test_intervals() -> None:
     assert percent_range(Estimate(0.5, 0.301, 0.699)) == "30–70"
     assert half_width(Estimate(1.0, 0.9, 1.15)) == "±0.15"
     assert half_width(Estimate(1.0, 0.0, math.inf)) == "±?"
+    assert half_width(Estimate(1.0, 0.0, math.inf, rows=1, documents=1)) == ""
     assert (scale_label("none", 1.0), scale_label("abf", math.nan), scale_label("pi", 2.5)) == (
         "none",
         "abf",
@@ -205,8 +206,8 @@ def test_intervals() -> None:
         (["needle", "perplexity"], 8, 16, "16 documents, 8 for perplexity ·"),
         (["needle", "perplexity"], 8, 3, "3 of 16 documents, 8 for perplexity ·"),
         (["needle", "perplexity"], 16, 16, "exact plan · 16 documents ·"),
-        (["needle"], 8, 16, "exact plan · 16 documents ·"),
-        (["perplexity"], 8, 8, "exact plan · 8 documents ·"),
+        (["needle"], 8, 16, "task needle · exact plan · 16 documents"),
+        (["perplexity"], 8, 8, "8 documents · perplexity: tail"),
     ],
 )
 def test_both_counts_of_documents_are_said(probes: list[str], losses: int, measured: int, text: str) -> None:
