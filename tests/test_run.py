@@ -93,8 +93,11 @@ def test_every_row_of_the_grid_is_there_once(finished: Finished) -> None:
     assert set(cells["status"]) == {"ok"}
     needles = cells[(cells["probe"] == "needle") & (cells["control"] == "")]
     counts = needles.groupby(["scale", "context_length"]).size().to_dict()
-    # 3 depths x 2 documents; native/2 for the reference only
-    assert counts == {("none", 256): 6, ("none", 512): 6, ("none", 1024): 6, ("yarn", 512): 6, ("yarn", 1024): 6}
+    # 3 depths x 2 documents, less where depths fall on one sentence start; native/2 for the reference only
+    assert set(counts) == {("none", 256), ("none", 512), ("none", 1024), ("yarn", 512), ("yarn", 1024)}
+    assert counts["none", 1024] == counts["yarn", 1024] == 6
+    assert all(2 <= count <= 6 for count in counts.values())
+    assert not needles.duplicated(["scale", "context_length", "document", "needle_position"]).any()
     controls = cells[cells["control"] == "no-needle"].groupby(["scale", "context_length"]).size()
     assert set(controls) == {2}
     assert len(controls) == 5

@@ -94,8 +94,15 @@ def test_none_is_measured_at_the_reference_lengths_even_if_not_asked_for(make_ag
 def test_rows_a_document_are_the_grid_and_a_control_a_length(make_agenda: MakeAgenda) -> None:
     agenda = make_agenda(probes=("needle",), trials=2)
     units = list(agenda.units())
-    lengths, depths = len(agenda.resolved.all_lengths), 3
-    assert [len(unit.measurements) for unit in units] == [lengths * (depths + 1)] * (3 * 2 * 2)
+    assert len(units) == 3 * 2 * 2
+    for unit in units:
+        for length in agenda.resolved.all_lengths:
+            rows = [one.columns for one in unit.measurements if one.columns["context_length"] == length]
+            asked = [columns for columns in rows if not columns["control"]]
+            assert len(rows) == len(asked) + 1
+            # Depths that fall on one sentence start are one needle, never two rows of the same.
+            assert 1 <= len(asked) == len({columns["needle_id"] for columns in asked}) <= 3
+            assert len({columns["depth_percent"] for columns in asked}) == len(asked)
     assert {one.columns["trial"] for unit in units for one in unit.measurements} == {0, 1}
 
 
