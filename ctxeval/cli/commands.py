@@ -12,6 +12,7 @@ import typer
 
 from ctxeval.cli import options as opt
 from ctxeval.cli import signals
+from ctxeval.cli.gate import gate
 from ctxeval.errors import UsageError, unknown
 from ctxeval.spec import (
     DTYPES,
@@ -44,6 +45,7 @@ def register(app: typer.Typer) -> None:
             f"ctxeval run -m {LLAMA} --scale none,pi,ntk,yarn --len 32k --packed",
         ),
         ("report", report, "ctxeval report results/RUN --format md"),
+        ("gate", gate, "ctxeval gate results/RUN --policy tasks/gates/ship.yaml"),
         ("tasks", tasks, "ctxeval tasks needle"),
     ):
         app.command(name, epilog=f"Example: `{example}`")(function)

@@ -61,9 +61,9 @@ def _first_undecided(row: ScalingResult, summary: Headline) -> str:
         parts.append(f"recall at {length_label(recall.length)} is {interval}, its bar {wanted}")
     loss = next((one for one in row.lengths if one.ratio_state == "undecided"), None)
     if loss:
-        ratio, bar = loss.perplexity.ratio, number(1 + summary.epsilon)
+        ratio = loss.perplexity.ratio
         interval = f"{number(ratio.value)} ({number_range(ratio)})"
-        parts.append(f"ratio at {length_label(loss.length)} is {interval}, its bar {bar}")
+        parts.append(f"ratio at {length_label(loss.length)} is {interval}, its bar {number(1 + summary.epsilon)}")
     return "undecided: " + "; ".join(parts) if parts else ""
 
 
