@@ -78,14 +78,13 @@ def test_pooling_moves_the_prior_towards_what_the_run_shows() -> None:
     assert pooled_correlation([together, together]) > 0.8
 
 
-def test_a_difference_of_a_share_with_itself_has_only_its_own_spread() -> None:
+def test_a_difference_of_alike_shares_is_narrower_than_one_of_strangers() -> None:
     generator = np.random.default_rng(0)
     found = share((generator.random(144) < 0.6).astype(float).tolist(), np.repeat(np.arange(16), 9).tolist())
     low, high = scaled_difference(found, found, 1.0, 0.025)
-    # Upper and lower half-widths of a skewed interval differ a little, so nearly, not exactly, 0.
-    assert abs(low) < 0.05 and abs(high) < 0.05
     own = found.bounds(0.025)
     assert own[1] - own[0] > 0.12
+    assert high - low < 0.65 * math.sqrt(2) * (own[1] - own[0])
 
 
 def test_an_unrelated_difference_is_wider_than_either_share() -> None:
@@ -118,3 +117,17 @@ def test_sign_flips_count_every_pattern() -> None:
     assert sign_flip_p([3, 1, -1]) == pytest.approx(6 / 8)
     assert sign_flip_p([1] * 30) < 0.001
     assert 0.8 < sign_flip_p([1, -1] * 15) <= 1
+
+
+@pytest.mark.parametrize(("documents", "share"), [(2, 0.0), (3, 0.0), (8, 5 / 9), (24, 21 / 25)])
+def test_few_documents_do_not_prove_a_correlation(documents: int, share: float) -> None:
+    names = np.repeat(np.arange(documents), 8)
+    hits = np.where(np.arange(names.size) % 8 < 2 + 4 * (names % 2), 1.0, 0.0)
+    found = cluster_proportion(hits, np.ones(names.size), names)
+    assert found is not None
+    low, high = found.bounds(0.025)
+    below, above = scaled_difference(found, found, 1.0, 0.025)
+    one, two = found.value - low, high - found.value
+    # A share against itself correlates perfectly; how far that is believed depends on the documents.
+    assert -below == pytest.approx(math.sqrt(one**2 + two**2 - 2 * share * one * two))
+    assert above == pytest.approx(-below)
