@@ -271,3 +271,30 @@ def test_a_model_whose_weights_changed_is_refused(
     err = capsys.readouterr().err
     assert "fingerprint" in err
     assert "rows are kept" not in err  # to try again would lead to the same
+
+
+def test_a_model_whose_configuration_changed_is_refused(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, folder = Path(shutil.copytree(model, tmp_path / "model")), tmp_path / "run"
+    options = ("--len", "1k", "--lengths", "1k", "--docs", "1", *MACHINE, "-q")
+    assert run_command(["ppl", "-m", str(copy), *options, "-o", str(folder)]) == 0
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 0.1}))
+    assert resume(folder) == 2
+    assert "fingerprint" in capsys.readouterr().err
+
+
+def test_other_frequencies_than_those_proved_before_are_refused(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    options = ("--scale", "yarn", "--len", "1k", "--lengths", "1k", "--docs", "1", *MACHINE, "-q")
+    assert run_command(["ppl", "-m", str(model), *options, "-o", str(folder)]) == 0
+    manifest = load_run(folder).manifest
+    manifest["proofs"]["yarn"]["frequencies_sha256"] = "0" * 64
+    (folder / "run.json").write_text(json.dumps(manifest))
+    (folder / "cells.jsonl").write_text("")  # everything is still to be measured
+    assert resume(folder) == 3
+    assert "yarn gives other frequencies than when this run began" in capsys.readouterr().err
+    assert "yarn" not in set(load_run(folder).cells["scale"])
