@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from ctxeval.analysis.effective import nolima_length, ruler_length
 from ctxeval.analysis.onset import (
     Onset,
     Order,
@@ -62,7 +63,8 @@ class LengthResult:
 class ScalingResult:
     """One row of the headline. `*_through` is the longest length up to which the probe holds, in tokens.
 
-    `effective_length` is RULER's: the longest, in tokens, up to which recall (the point estimate) stays at floor · R.
+    `effective_length` is ours: the longest, in tokens, up to which recall (the point estimate) stays at floor · R;
+    `ruler_length` and `nolima_length` are as those benchmarks define them, see `analysis.effective`.
     """
 
     scale: str
@@ -76,6 +78,8 @@ class ScalingResult:
     blind_spot: tuple[int, ...]
     order: Order
     verdict: str
+    ruler_length: int | None = None
+    nolima_length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,8 @@ def _scaling(
     ratio = {result.length: result.ratio_state for result in results}
     which = order(retrieval, ratio, signal)
     blind = blind_spot(retrieval, ratio) if signal else ()
+    # What is left of a length with needles missing may be the easy part.
+    scores = {one.length: one.recall.value for one in results if one.recall.measured and not one.recall_missing}
     return ScalingResult(
         scale=label,
         factor=factor,
@@ -184,11 +190,13 @@ def _scaling(
         blind_spot=blind,
         order=which,
         verdict=_sentence(which, retrieval, ratio),
+        ruler_length=ruler_length(scores),
+        nolima_length=nolima_length(scores),
     )
 
 
 def _effective(results: tuple[LengthResult, ...], bar: float | None) -> int | None:
-    """Return RULER's effective length: the longest with recall (the point estimate) at `bar`, all shorter too.
+    """Return the longest length with recall (the point estimate) at `bar`, all shorter ones too.
 
     `bar` is `None` where there is nothing to compare with. A length with needles missing ends it: what is left of it
     may be the easy part.

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ctxeval.analysis.headline import Headline
+from ctxeval.analysis.sweep import sweep
 from ctxeval.report.distance import csv_distance, distance_rows, markdown_distance
 from ctxeval.report.heatmap import grids
 from ctxeval.report.notes import reference_line, verdict_lines, warnings
+from ctxeval.report.sweep import json_sweep, markdown_sweep
 from ctxeval.report.tables import csv_table, has_perplexity, json_table, markdown_tables
 from ctxeval.report.text import markdown_cell, measured_documents, model_line, protocol_line
 from ctxeval.results.files import plain, write_whole
@@ -45,7 +47,7 @@ def write_artifacts(run: Run, summary: Headline | None = None) -> list[Path]:
 
 
 def markdown(run: Run, summary: Headline) -> str:
-    """Return the run as Markdown: what was measured, tables, R, verdicts and notes."""
+    """Return the run as Markdown: what was measured, tables, R, verdicts, other thresholds and notes."""
     lines = [
         f"# {markdown_cell(model_line(run.manifest))}",
         "",
@@ -56,6 +58,7 @@ def markdown(run: Run, summary: Headline) -> str:
     distances = distance_rows(run.cells, [row.scale for row in summary.rows], summary.native_window)
     if distances:
         lines += ["", markdown_distance(distances)]
+    lines += ["", markdown_sweep(sweep(run.cells, run.manifest, summary=summary), summary)]
     notes = warnings(run.cells, run.manifest, summary)
     if notes:
         lines += ["", *(f"> note: {markdown_cell(note)}  " for note in notes)]
@@ -67,7 +70,8 @@ def json_report(run: Run, summary: Headline) -> dict[str, Any]:
     about: Mapping[str, Any] = {key: run.manifest.get(key) for key in ("model", "dtype", "device", "versions")}
     notes = warnings(run.cells, run.manifest, summary)
     report: dict[str, Any] = plain({**about, "resolved": run.manifest.get("resolved"), "notes": notes})
-    return {**report, "headline": json_table(summary)}
+    swept = json_sweep(sweep(run.cells, run.manifest, summary=summary))
+    return {**report, "headline": json_table(summary), "sweep": swept}
 
 
 def _item(line: str) -> str:

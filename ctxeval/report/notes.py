@@ -9,12 +9,22 @@ from typing import Any
 import pandas as pd
 
 from ctxeval.analysis.agreement import Agreement, plan_agreement
+from ctxeval.analysis.effective import NOLIMA_SHARE, RULER_THRESHOLD
 from ctxeval.analysis.headline import Headline, LengthResult, ScalingResult
 from ctxeval.analysis.onset import length_label
 from ctxeval.analysis.perplexity import finished, paired, perplexity_rows
 from ctxeval.analysis.recall import asked, failures
 from ctxeval.report.tables import has_perplexity, has_recall
-from ctxeval.report.text import number, number_range, one_line, percent, percent_range, scale_label, through
+from ctxeval.report.text import (
+    MISSING,
+    number,
+    number_range,
+    one_line,
+    percent,
+    percent_range,
+    scale_label,
+    through,
+)
 
 FEW_DOCUMENTS = 8
 
@@ -68,12 +78,19 @@ def _first_undecided(row: ScalingResult, summary: Headline) -> str:
 
 
 def _effective_lengths(summary: Headline) -> str:
+    shortest = summary.lengths[0]
     lengths = [
-        f"{scale_label(row.scale, row.factor)}: {through(row.effective_length, summary.lengths[0])}"
+        f"{scale_label(row.scale, row.factor)}: {through(row.effective_length, shortest)}"
+        f" · {length_label(row.ruler_length) if row.ruler_length else MISSING}"
+        f" · {length_label(row.nolima_length) if row.nolima_length else MISSING}"
         for row in summary.rows
     ]
-    what = f"recall stays at {summary.floor:g} R or more up to it; point estimates, no error bars"
-    return f"effective length (RULER's: {what}): {', '.join(lengths)}"
+    what = (
+        f"recall stays at {summary.floor:g} R or more up to it · RULER's, the longest with recall above "
+        f"{100 * RULER_THRESHOLD:g} % · NoLiMa's, the longest with {100 * NOLIMA_SHARE:g} % of the scaling's own "
+        "recall in short contexts; point estimates, no error bars"
+    )
+    return f"effective length ({what}): {', '.join(lengths)}"
 
 
 def blind_spot_text(row: ScalingResult) -> str:

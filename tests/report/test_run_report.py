@@ -94,9 +94,10 @@ def test_depths_without_a_needle_are_said(make_run: MakeRun) -> None:
 def test_the_effective_lengths_are_one_line(make_run: MakeRun) -> None:
     line = verdict_lines(make_run().headline())[-1]
     assert line.startswith(
-        "effective length (RULER's: recall stays at 0.85 R or more up to it; point estimates, no error"
+        "effective length (recall stays at 0.85 R or more up to it · RULER's, the longest with recall"
     )
-    assert line.endswith("none: 8K, pi ×4: <4K, ntk ×4: 12K, yarn ×4: 12K")
+    assert "above 85.6 % · NoLiMa's, the longest with 85 % of the scaling's own recall in short contexts; point" in line
+    assert line.endswith("none: 8K · 8K · 8K, pi ×4: <4K · – · –, ntk ×4: 12K · 12K · 12K, yarn ×4: 12K · 12K · 12K")
     assert not any("effective" in line for line in verdict_lines(make_run(probes="p").headline()))
 
 
