@@ -125,8 +125,12 @@ def manifest(
     windows: dict[str, Any],
     model: dict[str, Any],
     cost: dict[str, Any],
+    planned_rows: int,
 ) -> dict[str, Any]:
-    """Return the manifest of a run that begins now. `who` is its identity."""
+    """Return the manifest of a run that begins now. `who` is its identity.
+
+    `planned_rows` is how many rows the run has when it is finished: a file that has fewer has lost some.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
         "identity": who,
@@ -158,6 +162,7 @@ def manifest(
         "cost": cost,
         "proofs": {},
         "sessions": [],
+        "planned_rows": planned_rows,
         "predicted_tokens": cost["tokens"],
         "forwarded_tokens": 0,
         "started": now(),
@@ -165,8 +170,12 @@ def manifest(
     }
 
 
-def begin_session(record: dict[str, Any], predicted_tokens: int) -> None:
-    """Note in a manifest that a process begins to measure what is left: `predicted_tokens` to forward."""
+def begin_session(record: dict[str, Any], predicted_tokens: int, planned_rows: int) -> None:
+    """Note in a manifest that a process begins to measure what is left: `predicted_tokens` to forward.
+
+    `planned_rows` is that of the whole run; manifests written before it was recorded do not have it.
+    """
+    record["planned_rows"] = planned_rows
     session = {"started": now(), "ended": None, "predicted_tokens": predicted_tokens, "forwarded_tokens": 0}
     record["sessions"] = [*record.get("sessions", []), session]
 

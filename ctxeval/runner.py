@@ -92,6 +92,7 @@ def _load(prepared: Prepared, observer: Observer) -> tuple[Session, dict[str, An
         windows=asdict_windows(prepared.windows),
         model=described,
         cost={"tokens": cost.tokens, "flops": cost.flops},
+        planned_rows=session.planned_rows,
     )
     return session, record
 
@@ -107,7 +108,7 @@ def _measure(session: Session, folder: Path, record: dict[str, Any], earlier: di
         record = earlier or record
         session.earlier_proofs = dict(record.get("proofs", {}))
         _, left = session.count(store.ids)
-        begin_session(record, left.tokens)
+        begin_session(record, left.tokens, session.planned_rows)
 
         def note(*, ended: bool = False) -> None:
             update_session(record, forwarded_tokens=session.forwarded, proofs=session.proofs, ended=ended)
@@ -123,6 +124,10 @@ def _measure(session: Session, folder: Path, record: dict[str, Any], earlier: di
             read = session.forwarded + session.given_up
             if read != left.tokens:
                 raise RunError(f"{read} tokens were read, {left.tokens} were planned", "please report this")
+            if len(store.ids) != session.planned_rows:
+                raise RunError(
+                    f"{len(store.ids)} rows are there, {session.planned_rows} were planned", "please report this"
+                )
             record["finished"] = now()
         except BaseException:
             with suppress(RunError):  # what failed first is what the user must hear

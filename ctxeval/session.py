@@ -46,7 +46,8 @@ class Observer:
 class Session:
     """The part of a run that has the weights.
 
-    `forwarded` counts the tokens read, `given_up` those that were planned but not read after memory ran out.
+    `forwarded` counts the tokens read, `given_up` those that were planned but not read after memory ran out;
+    `planned_rows`, known after `count`, all rows of the run.
     """
 
     prepared: Prepared
@@ -60,14 +61,16 @@ class Session:
         self.reader = Reader(self.language_model.model, self.prepared.longest + 1)
         self.proofs: dict[str, Any] = {}
         self.earlier_proofs: Mapping[str, Any] = {}
-        self.forwarded = self.given_up = 0
+        self.forwarded = self.given_up = self.planned_rows = 0
         self._applied: str | None = None
         self._baselines: dict[tuple[int, int], float | None] = {}
 
     def count(self, done: set[str]) -> tuple[Cost, Cost]:
         """Return the cost of the whole run, and of what is left where the cells in `done` are there already."""
         whole = left = Cost()
+        self.planned_rows = 0
         for unit in self.prepared.agenda.units():
+            self.planned_rows += len(unit.measurements)
             prompts, roots, ranges = unit.tree(share=self.reader.can_rewind)
             whole += tree_cost(self.geometry, roots, prompts, self.prepared.spec.chunk)
             wanted = self._wanted(unit, ranges, done)

@@ -123,7 +123,7 @@ def test_a_killed_run_is_finished_by_resuming(
     assert rows(folder) == rows(whole)
     assert kept.items() <= rows(folder).items()
     manifest = load_run(folder).manifest
-    assert manifest["finished"]
+    assert manifest["finished"] and manifest["planned_rows"] == len(load_run(folder).cells)
     assert set(manifest["proofs"]) == {"none", "yarn"}
     assert len(manifest["sessions"]) == 2
     if number == signal.SIGTERM:  # an orderly end notes what was read; the cut unit is read again

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from ctxeval.analysis.agreement import plan_agreement
+from ctxeval.analysis.completeness import lost_text
 from ctxeval.analysis.headline import Headline, headline
 from ctxeval.analysis.question import Grid, Quantity, Question, Questions, State
 from ctxeval.errors import ExitCode, UsageError, unknown
@@ -94,7 +95,14 @@ class Gate:
 
 
 def gate(
-    policy: Policy, cells: pd.DataFrame, summary: Headline, scale: str, grid: Grid, *, finished: bool = True
+    policy: Policy,
+    cells: pd.DataFrame,
+    summary: Headline,
+    scale: str,
+    grid: Grid,
+    *,
+    finished: bool = True,
+    lost: str = "",
 ) -> Gate:
     """Check one scaling of a run.
 
@@ -105,11 +113,12 @@ def gate(
         scale: label of the scaling, as in the column `scale`.
         grid: what the run was asked for; rows that it lacks are missing.
         finished: an unfinished run can fail, but not pass.
+        lost: says that rows which were planned are not there; such a run cannot pass either.
     """
     questions = Questions(policy, cells, summary, scale, grid).all()
     tail = (1 - policy.confidence) / 2
     levels = (tail, tail / max(len(questions), 1))
-    doubts = _doubts(cells, finished)
+    doubts = _doubts(cells, finished, lost)
     return Gate(policy, scale, tuple(_check(one, levels, policy.min_documents, doubts) for one in questions))
 
 
@@ -143,7 +152,8 @@ def gate_run(policy: Policy, cells: pd.DataFrame, manifest: dict[str, Any], scal
         ) from None
     chosen = choose_scaling(labels, scale)
     summary = headline(cells, native_window=window, lengths=lengths, scalings=labels)
-    return gate(policy, cells, summary, chosen, grid, finished=bool(manifest.get("finished")))
+    finished, lost = bool(manifest.get("finished")), lost_text(manifest, len(cells))
+    return gate(policy, cells, summary, chosen, grid, finished=finished, lost=lost)
 
 
 def choose_scaling(labels: list[str], wanted: str | None) -> str:
@@ -162,11 +172,13 @@ def choose_scaling(labels: list[str], wanted: str | None) -> str:
     return candidates[0]
 
 
-def _doubts(cells: pd.DataFrame, finished: bool) -> dict[str, str]:
+def _doubts(cells: pd.DataFrame, finished: bool, lost: str) -> dict[str, str]:
     """Return what keeps checks from passing, by the quantities that it touches: `all`, or those of retrieval."""
     doubts = {}
     if not finished:
         doubts["all"] = "the run is not finished"
+    elif lost:
+        doubts["all"] = f"{lost}: put them back, or measure them again with --resume"
     agreement = plan_agreement(cells)
     if agreement and (agreement.differs or agreement.contradicts):
         doubts["retrieval"] = "packed and exact needles disagree in this run: measure without --packed"

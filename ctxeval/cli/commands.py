@@ -198,11 +198,13 @@ def _run_and_show(spec: RunSpec, values: Mapping[str, Any]) -> None:
     _check_choice("format", values["format"], FORMATS)
     if values["quiet"] and values["verbose"]:
         raise UsageError("both --quiet and --verbose", "give one of them")
+    from ctxeval.cli.judge import judge, limits
     from ctxeval.cli.progress import StderrObserver
     from ctxeval.cli.show import show
     from ctxeval.folder import default_folder
     from ctxeval.runner import dry, run
 
+    policy = limits(values.get("min_recall"), values.get("max_ratio"))
     resume = values.get("resume")
     with StderrObserver(quiet=values["quiet"], verbose=values["verbose"]) as observer:
         if values.get("dry_run"):
@@ -220,6 +222,8 @@ def _run_and_show(spec: RunSpec, values: Mapping[str, Any]) -> None:
     show(finished, values["format"])
     if not values["quiet"]:
         typer.echo(f"rows, tables and pictures are in {folder}", err=True)
+    if policy:
+        raise typer.Exit(int(judge(finished, policy, stdout=values["format"] == "table", quiet=values["quiet"])))
 
 
 def _how_to_go_on(folder: Path) -> str:

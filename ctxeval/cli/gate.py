@@ -30,7 +30,7 @@ def gate(
     """Check a run against a policy: exit 0 passed, 1 failed, 4 inconclusive."""
     from ctxeval.analysis.gate import gate_run
     from ctxeval.policy import load_policy
-    from ctxeval.report.gate import step_summary, verdict_line, workflow_commands
+    from ctxeval.report.gate import verdict_line
     from ctxeval.results.files import write_whole
     from ctxeval.results.store import load_run
 
@@ -43,16 +43,27 @@ def gate(
         write_whole(output, render(found, run, format).encode())
         typer.echo(verdict_line(found), err=True)
     elif format == "table":
-        _show(found, run)
+        show_gate(found, run)
     else:
         typer.echo(render(found, run, format), nl=False)
-    if os.environ.get("GITHUB_ACTIONS"):
-        for line in workflow_commands(found):
-            # The runner reads both streams; JSON and XML on stdout must stay what they are.
-            typer.echo(line, err=format != "table" and output is None)
-    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
-        _append(Path(summary), step_summary(found, run.manifest))
+    # The runner reads both streams; JSON and XML on stdout must stay what they are.
+    tell_github(found, run, stderr=format != "table" and output is None)
     raise typer.Exit(int(found.exit_code))
+
+
+def tell_github(gate: Gate, run: Run, *, stderr: bool) -> None:
+    """Annotate the job and add to its summary, where this is a GitHub job.
+
+    Raises:
+        RunError: the summary cannot be written.
+    """
+    from ctxeval.report.gate import step_summary, workflow_commands
+
+    if os.environ.get("GITHUB_ACTIONS"):
+        for line in workflow_commands(gate):
+            typer.echo(line, err=stderr)
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        _append(Path(summary), step_summary(gate, run.manifest))
 
 
 def render(gate: Gate, run: Run, format: str) -> str:
@@ -67,13 +78,14 @@ def render(gate: Gate, run: Run, format: str) -> str:
     return "\n".join(gate_lines(gate, run.manifest)) + "\n"
 
 
-def _show(gate: Gate, run: Run) -> None:
+def show_gate(gate: Gate, run: Run, *, stderr: bool = False) -> None:
+    """Print the table, coloured where there is a terminal."""
     from rich.console import Console
     from rich.text import Text
 
     from ctxeval.report.gate import gate_lines
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, stderr=stderr)
     styles = {"FAIL": "bold red", "OPEN": "yellow", "INCONCLUSIVE": "bold yellow", "PASS": "green"}
     for line in gate_lines(gate, run.manifest):
         text = Text(line)

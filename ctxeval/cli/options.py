@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-MODEL, ROPE, GRID, PROBE, OUTPUT = "Model", "RoPE", "Grid", "Probe", "Output"
+MODEL, ROPE, GRID, PROBE, GATE, OUTPUT = "Model", "RoPE", "Grid", "Probe", "Gate", "Output"
 
 
 def _load_config(context: typer.Context, value: Path | None) -> Path | None:
@@ -169,6 +169,22 @@ ChunkOpt = Annotated[
         "--chunk", min=1, rich_help_panel=OUTPUT, help="Tokens a forward pass; part of what determines the values."
     ),
 ]
+MinRecallOpt = Annotated[
+    float | None,
+    typer.Option(
+        "--min-recall",
+        rich_help_panel=GATE,
+        help="From the native window to --len recall must be at least this share: else exit 1, if undecided 4.",
+    ),
+]
+MaxRatioOpt = Annotated[
+    float | None,
+    typer.Option(
+        "--max-ratio",
+        rich_help_panel=GATE,
+        help="From the native window to --len the ratio must be at most this: else exit 1, if undecided 4.",
+    ),
+]
 OutputOpt = Annotated[
     Path | None,
     typer.Option("-o", "--output", rich_help_panel=OUTPUT, help="Run folder; default results/MODEL/TIME."),
@@ -235,6 +251,8 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "attn_implementation": (AttentionOpt, None),
     "trust_remote_code": (TrustOpt, False),
     "chunk": (ChunkOpt, 1024),
+    "min_recall": (MinRecallOpt, None),
+    "max_ratio": (MaxRatioOpt, None),
     "output": (OutputOpt, None),
     "resume": (ResumeOpt, None),
     "dry_run": (DryRunOpt, False),
@@ -243,8 +261,8 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "verbose": (VerboseOpt, False),
     "quiet": (QuietOpt, False),
 }
-NEEDLE = ("depths", "trials", "task", "packed", "needles_per_context", "exact_subset", "chat")
-PERPLEXITY = ("protocol", "stride")
+NEEDLE = ("depths", "trials", "task", "packed", "needles_per_context", "exact_subset", "chat", "min_recall")
+PERPLEXITY = ("protocol", "stride", "max_ratio")
 SHARED = tuple(name for name in OPTIONS if name not in (*NEEDLE, *PERPLEXITY, "perplexity_documents"))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from ctxeval.analysis.agreement import Agreement, plan_agreement
+from ctxeval.analysis.completeness import lost_text
 from ctxeval.analysis.effective import NOLIMA_SHARE, RULER_THRESHOLD
 from ctxeval.analysis.headline import Headline, LengthResult, ScalingResult
 from ctxeval.analysis.onset import length_label
@@ -128,6 +129,8 @@ def warnings(cells: pd.DataFrame, manifest: Mapping[str, Any], summary: Headline
     lines += _empty_depths(cells, manifest)
     if not manifest.get("finished"):
         lines.append("the run is not finished: more cells may follow")
+    elif lost := lost_text(manifest, len(cells)):
+        lines.append(f"{lost}: the tables show only what is left of it")
     units = summary.reference.documents
     if 0 < units < FEW_DOCUMENTS:
         lines.append(f"{units} document{'s' * (units > 1)}: intervals are wide; {FEW_DOCUMENTS} or more are advised")

@@ -178,16 +178,30 @@ def load_run(path: Path | str) -> Run:
     """Read a run folder, also while it is being written (a torn last line is left out).
 
     Raises:
-        UsageError: not a run folder, unreadable, or damaged; with the line number where there is one.
+        UsageError: not a run folder, unreadable, or damaged (with the line number where there is one), or with more
+            rows than were planned. One with fewer is read: see `analysis.completeness`.
     """
     folder = Path(path)
     manifest = _read_manifest(folder)
     content = _read(folder / CELLS)
     cells = list(_parse(content[: content.rfind(b"\n") + 1], folder / CELLS))
+    _check_planned(folder, manifest, len(cells))
     try:
         return Run(folder, manifest, to_frame(cells))
     except (TypeError, ValueError) as error:
         raise UsageError(f"{folder / CELLS} has a value of the wrong type: {error}", "the file is damaged") from None
+
+
+def _check_planned(folder: Path, manifest: Mapping[str, Any], rows: int) -> None:
+    planned = manifest.get("planned_rows")
+    if planned is None:
+        return
+    if not isinstance(planned, int) or isinstance(planned, bool) or planned < 0:
+        raise UsageError(f"{folder / MANIFEST} has planned_rows {planned!r}", "it must be a number of rows")
+    if rows > planned:
+        raise UsageError(
+            f"{folder / CELLS} has {rows} rows, {planned} were planned", "were rows of another run put into it?"
+        )
 
 
 def to_frame(cells: Sequence[Cell]) -> pd.DataFrame:

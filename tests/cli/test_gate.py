@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from xml.etree import ElementTree as Xml
 import numpy as np
 import pytest
 
+from ctxeval.results.schema import Cell
 from ctxeval.results.store import RunStore
 from tests.analysis.synthetic_cells import needle_cells, perplexity_cells
 
@@ -36,12 +38,14 @@ def make_run(folder: Path, scales: tuple[str, ...] = ("none", "yarn"), probes: s
         "plan": "exact",
         "scalings": [{"label": scale} for scale in scales],
     }
-    manifest = {"identity": {}, "resolved": resolved, "model": {"name": "smol"}, "finished": "x", **changes}
-    with RunStore.create(folder, manifest) as store:
-        if "n" in probes:
-            store.append(needle_cells(generator, lambda *_: 0.9, scales, LENGTHS, 24, correlation=0.05))
-        if "p" in probes:
-            store.append(perplexity_cells(generator, lambda *_: 0.02, scales, LENGTHS, 16))
+    cells: list[Cell] = []
+    if "n" in probes:
+        cells += needle_cells(generator, lambda *_: 0.9, scales, LENGTHS, 24, correlation=0.05)
+    if "p" in probes:
+        cells += perplexity_cells(generator, lambda *_: 0.02, scales, LENGTHS, 16)
+    about = {"model": {"name": "smol"}, "planned_rows": len(cells), "finished": "x"}
+    with RunStore.create(folder, {"identity": {}, "resolved": resolved, **about, **changes}) as store:
+        store.append(cells)
     return folder
 
 
@@ -183,6 +187,42 @@ def test_runs_that_are_damaged_empty_or_not_finished(
     cells.write_bytes(cells.read_bytes()[:-20])  # a torn last line: its cell is missing
     done = invoke("gate", without, "--policy", policy("recall: [{lengths: 4k, floor: 0.5}]\n"))
     assert done.code == 4 and "1 row has no result (1 absent)" in done.out
+
+
+@pytest.mark.parametrize("lost", ["head", "tail", "document", "control"])
+def test_a_finished_run_that_lost_rows_is_never_green(
+    invoke: Invoke, run: Path, policy: Callable[[str], Path], tmp_path: Path, lost: str
+) -> None:
+    """Whichever lines are cut out of cells.jsonl, also those that no check of the policy asks for."""
+    folder = shutil.copytree(run, tmp_path / "copy")
+    cells = folder / "cells.jsonl"
+    lines = cells.read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = {
+        "head": lines[1:],
+        "tail": lines[:-1],
+        "document": [line for line in lines if json.loads(line)["document"] != 3],
+        "control": [line for line in lines if json.loads(line)["scale"] != "none"],
+    }[lost]
+    lax = policy(LAX)
+    assert invoke("gate", folder, "--policy", lax).code == 0
+    cells.write_text("".join(kept), encoding="utf-8")
+    done = invoke("gate", folder, "--policy", lax)
+    assert done.code == 4
+    said = f"the run lost {len(lines) - len(kept)} of its {len(lines)} rows"
+    assert ("row has no result" if lost == "document" else said) in " ".join(done.out.split())
+    assert said in " ".join(invoke("report", folder, "--format", "md").out.split())
+    # What is left still fails, and a run of before planned_rows was recorded is read as it was.
+    assert invoke("gate", folder, "--policy", policy(STRICT)).code == 1
+    manifest = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    del manifest["planned_rows"]
+    (folder / "run.json").write_text(json.dumps(manifest), encoding="utf-8")
+    assert "the run lost" not in invoke("gate", folder, "--policy", policy(LAX)).out
+
+
+@pytest.mark.parametrize(("planned", "wanted"), [(100, "100 were planned"), (-1, "planned_rows -1"), ("9", "'9'")])
+def test_more_rows_than_planned_are_refused(invoke: Invoke, tmp_path: Path, planned: Any, wanted: str) -> None:
+    done = invoke("gate", make_run(tmp_path / "run", planned_rows=planned), "--policy", "smoke")
+    assert done.code == 2 and wanted in done.err and done.err.count("\n") == 1 and not done.out
 
 
 def test_a_nan_row_fails(invoke: Invoke, tmp_path: Path, policy: Callable[[str], Path]) -> None:

@@ -1,0 +1,18 @@
+"""Is a run that says it is finished all there? What was lost on the way must never pass for what was not asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def lost_rows(manifest: Mapping[str, Any], rows: int) -> int:
+    """Return how many rows a finished run with `rows` rows lacks of those planned; 0 where it does not say."""
+    planned = manifest.get("planned_rows")
+    return planned - rows if manifest.get("finished") and isinstance(planned, int) else 0
+
+
+def lost_text(manifest: Mapping[str, Any], rows: int) -> str:
+    """Say that a finished run lacks rows; empty where it does not."""
+    lost = lost_rows(manifest, rows)
+    return f"the run lost {lost} of its {lost + rows} rows" if lost else ""
