@@ -18,6 +18,8 @@ from ctxeval.policy import Length, Policy, Span, parse_depth_span, parse_span
 State = Literal["pass", "fail", "inconclusive"]
 #: `margin`: recall minus a share of the unpatched model's; `blind`: the same, beside the ratio.
 Quantity = Literal["recall", "margin", "ratio", "blind"]
+#: Of the error rate of "not in the blind spot", what goes to recall; the ratio has the rest.
+BLIND_RECALL_SHARE = 0.8
 KEYS = ["document", "trial", "depth_percent", "needle_id"]
 
 
@@ -79,7 +81,8 @@ class Question:
         self, margin: Evidence, ratio: Evidence, pass_tail: float, fail_tail: float, growth: float
     ) -> State:
         # Either alone passes, so the two share the error rate; recall gets most, as in `onset`. Failing needs both.
-        if margin.bounds(0.8 * pass_tail, growth)[0] >= 0 or ratio.bounds(0.2 * pass_tail, growth)[0] > self.bar:
+        recall_tail, ratio_tail = BLIND_RECALL_SHARE * pass_tail, (1 - BLIND_RECALL_SHARE) * pass_tail
+        if margin.bounds(recall_tail, growth)[0] >= 0 or ratio.bounds(ratio_tail, growth)[0] > self.bar:
             return "pass"
         broken = margin.bounds(fail_tail, growth)[1] < 0
         holds = not ratio.missing and ratio.bounds(fail_tail, growth)[1] <= self.bar

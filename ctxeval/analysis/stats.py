@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -66,8 +67,8 @@ class ClusterProportion:
 
     def bounds(self, tail: float) -> tuple[float, float]:
         """Return lower and upper bound with a chance of `tail` beyond each of them."""
-        quantile = float(stats.t.ppf(1 - tail, max(self.documents - 1, 0) + PRIOR_DOCUMENTS))
-        return wilson(self.value, self.effective_rows, quantile)
+        low, high = wilson(self.value, self.effective_rows, share_quantile(tail, self.documents))
+        return float(low), float(high)
 
     def estimate(self, level: float = 0.95) -> Estimate:
         """Return the share with its two-sided interval."""
@@ -75,12 +76,51 @@ class ClusterProportion:
         return Estimate(self.value, low, high, self.rows, self.documents)
 
 
-def wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
-    """Return the score interval of a proportion (Wilson 1927); `n` may be fractional. Never of zero width."""
+@lru_cache(maxsize=4096)
+def t_quantile(tail: float, freedom: float) -> float:
+    """Return the value that Student's t exceeds with a chance of `tail`."""
+    return float(stats.t.ppf(1 - tail, freedom))
+
+
+def share_quantile(tail: float, documents: int) -> float:
+    """Return the quantile of a share over `documents`, the documents that the prior is worth counted in."""
+    return t_quantile(tail, max(documents - 1, 0) + PRIOR_DOCUMENTS)
+
+
+def wilson(share: Any, n: Any, quantile: float) -> tuple[Any, Any]:
+    """Return the score interval of a proportion (Wilson 1927); `n` may be fractional. Never of zero width.
+
+    `share` and `n` may be arrays of one shape; so are the bounds then.
+    """
     squared = quantile * quantile
     centre = (share + squared / (2 * n)) / (1 + squared / n)
-    half = quantile / (1 + squared / n) * math.sqrt(share * (1 - share) / n + squared / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    half = quantile / (1 + squared / n) * np.sqrt(share * (1 - share) / n + squared / (4 * n * n))
+    return np.maximum(0.0, centre - half), np.minimum(1.0, centre + half)
+
+
+def design_effect(value: Any, hits: Any, kish: Any, squares: Any, rows: float, documents: int) -> tuple[Any, Any]:
+    """Return how many times the variance of independent rows the documents show, and how much that is worth.
+
+    The first is 0 where the second is. All but `rows` and `documents` may be arrays of one shape, a run each.
+
+    Args:
+        value: share of hits.
+        hits: number of hits.
+        kish: rows that the weights leave (Kish's n).
+        squares: sum of the documents' squared residuals.
+        rows: number of rows.
+        documents: number of documents.
+    """
+    information = np.maximum(np.minimum(np.minimum(hits, rows - hits), documents) - 1.0, 0.0)
+    informed = information > 0
+    independent = np.where(informed, value * (1 - value) / kish, 1.0)
+    return np.where(informed, documents / max(documents - 1, 1) * squares / independent, 0.0), information
+
+
+def believed_effect(seen: Any, information: Any, others: float, prior: Any) -> Any:
+    """Return the design effect seen in the data averaged with the prior one; at least 1. See `cluster_proportion`."""
+    believed = 1 + others * prior
+    return np.maximum(1.0, (information * seen + PRIOR_DOCUMENTS * believed) / (information + PRIOR_DOCUMENTS))
 
 
 def cluster_proportion(
@@ -110,12 +150,9 @@ def cluster_proportion(
     rows, units = hit.size, labels.size
     kish = 1 / float(weight @ weight)
     others = rows / units - 1
-    information = max(float(min(hit.sum(), rows - hit.sum(), units)) - 1, 0.0)
-    seen = 0.0
-    if information > 0:
-        seen = units / (units - 1) * float(residuals @ residuals) / (value * (1 - value) / kish)
-    believed = 1 + others * prior
-    effect = max(1.0, (information * seen + PRIOR_DOCUMENTS * believed) / (information + PRIOR_DOCUMENTS))
+    squares = float(residuals @ residuals)
+    seen, information = map(float, design_effect(value, hit.sum(), kish, squares, rows, units))
+    effect = float(believed_effect(seen, information, others, prior))
     correlation = float(np.clip((seen - 1) / others, 0.0, 1.0)) if others > 0 else 0.0
     return ClusterProportion(
         value, rows, kish / effect, labels, residuals, correlation, information if others > 0 else 0.0
@@ -141,16 +178,24 @@ def scaled_difference(
     The two intervals are combined by the method of variance estimates recovery (Zou and Donner 2008, eq. 8), which
     keeps their skew near 0 and 1; the correlation is that of the documents' residuals, 0 where it cannot be seen.
     """
-    low1, high1 = first.bounds(tail)
-    low2, high2 = (factor * bound for bound in second.bounds(tail))
-    gap = first.value - factor * second.value
     shared = _correlation(first, second)
+    below, above = recovered(first.value, first.bounds(tail), second.value, second.bounds(tail), factor, shared)
+    return float(below), float(above)
 
-    def reach(one: float, two: float) -> float:
-        return math.sqrt(max(one * one + two * two - 2 * shared * one * two, 0.0))
 
-    below = reach(first.value - low1, high2 - factor * second.value)
-    above = reach(high1 - first.value, factor * second.value - low2)
+def recovered(
+    first: Any, first_bounds: tuple[Any, Any], second: Any, second_bounds: tuple[Any, Any], factor: float, shared: Any
+) -> tuple[Any, Any]:
+    """Return bounds of `first − factor · second` from those of the two; all may be arrays of one shape."""
+    gap = first - factor * second
+    low, high = first_bounds[0], first_bounds[1]
+    other_low, other_high = factor * second_bounds[0], factor * second_bounds[1]
+
+    def reach(one: Any, two: Any) -> Any:
+        return np.sqrt(np.maximum(one * one + two * two - 2 * shared * one * two, 0.0))
+
+    below = reach(first - low, other_high - factor * second)
+    above = reach(high - first, factor * second - other_low)
     return gap - below, gap + above
 
 
@@ -165,8 +210,13 @@ def _correlation(first: ClusterProportion, second: ClusterProportion) -> float:
     shared = float(first.residuals[one] @ second.residuals[two])
     if scale < 1e-12:
         return 0.0
-    seen = float(np.clip(shared / scale, -1.0, 1.0))
-    return seen * max(len(one) - 3, 0) / (len(one) + 1) if seen > 0 else seen
+    return float(shrunk_correlation(shared / scale, len(one)))
+
+
+def shrunk_correlation(seen: Any, documents: int) -> Any:
+    """Return a correlation over documents as far as it is believed; `seen` may be an array."""
+    clipped = np.clip(seen, -1.0, 1.0)
+    return np.where(clipped > 0, clipped * max(documents - 3, 0) / (documents + 1), clipped)
 
 
 def mean_bounds(totals: Any, sizes: Any, tail: float) -> tuple[float, float, float]:
@@ -189,7 +239,7 @@ def mean_bounds(totals: Any, sizes: Any, tail: float) -> tuple[float, float, flo
         return value, -math.inf, math.inf
     without = (total.sum() - total) / (size.sum() - size)
     error = math.sqrt((units - 1) / units * float(((without - without.mean()) ** 2).sum()))
-    half = float(stats.t.ppf(1 - tail, units - 1)) * error
+    half = t_quantile(tail, units - 1) * error
     return value, value - half, value + half
 
 

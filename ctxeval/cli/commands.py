@@ -13,6 +13,8 @@ import typer
 from ctxeval.cli import options as opt
 from ctxeval.cli import signals
 from ctxeval.cli.gate import gate
+from ctxeval.cli.plan import OPTIONS as PLAN_OPTIONS
+from ctxeval.cli.plan import TAKEN, plan
 from ctxeval.errors import UsageError, unknown
 from ctxeval.spec import (
     DTYPES,
@@ -46,6 +48,11 @@ def register(app: typer.Typer) -> None:
         ),
         ("report", report, "ctxeval report results/RUN --format md"),
         ("gate", gate, "ctxeval gate results/RUN --policy tasks/gates/ship.yaml"),
+        (
+            "plan",
+            opt.with_options(plan, *TAKEN, own=PLAN_OPTIONS),
+            f"ctxeval plan --policy ship -m {LLAMA} --scale yarn --len 32k --packed",
+        ),
         ("tasks", tasks, "ctxeval tasks needle"),
     ):
         app.command(name, epilog=f"Example: `{example}`")(function)
@@ -120,10 +127,15 @@ def tasks(name: Annotated[str | None, typer.Argument(help="A task, for its detai
 
 def _evaluate(context: typer.Context, probes: tuple[str, ...]) -> None:
     values = context.params
-    _run_and_show(_resumed_spec(context, probes) if values["resume"] else _spec(values, probes), values)
+    _run_and_show(_resumed_spec(context, probes) if values["resume"] else build_spec(values, probes), values)
 
 
-def _spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
+def build_spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
+    """Return what the options ask for.
+
+    Raises:
+        UsageError: no model, or a value that is not one.
+    """
     if not values["model"]:
         raise UsageError("no model given", "give -m/--model: a Hub id, a folder, a GGUF file, or demo")
     _check_choice("dtype", values["dtype"], DTYPES)
@@ -167,7 +179,9 @@ def _resumed_spec(context: typer.Context, probes: tuple[str, ...]) -> RunSpec:
             f"{folder} holds the probes {', '.join(stored.probes)}, `{context.info_name}` runs {', '.join(probes)}",
             f"finish it with `{_resume_command(folder)}`",
         )
-    wanted = _spec({**context.params, "model": context.params["model"] or stored.model.name_or_path}, stored.probes)
+    wanted = build_spec(
+        {**context.params, "model": context.params["model"] or stored.model.name_or_path}, stored.probes
+    )
     old, new = _by_option(stored), _by_option(wanted)
     differ = [
         f"{name} is {old.get(name)!r} there, {new.get(name)!r} here"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -266,10 +266,13 @@ PERPLEXITY = ("protocol", "stride", "max_ratio")
 SHARED = tuple(name for name in OPTIONS if name not in (*NEEDLE, *PERPLEXITY, "perplexity_documents"))
 
 
-def with_options(command: Callable[..., None], *names: str) -> Callable[..., None]:
-    """Give `command` (context, **values) the options `names`, in the order of `OPTIONS`."""
+def with_options(
+    command: Callable[..., None], *names: str, own: Mapping[str, tuple[Any, Any]] | None = None
+) -> Callable[..., None]:
+    """Give `command` (context, **values) the options `names`, in the order of `OPTIONS`, behind its `own`."""
     kind = inspect.Parameter.KEYWORD_ONLY
-    wanted = [(name, *OPTIONS[name]) for name in OPTIONS if name in names]
+    wanted = [(name, *about) for name, about in (own or {}).items()]
+    wanted += [(name, *OPTIONS[name]) for name in OPTIONS if name in names]
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     parameters = [inspect.Parameter(name, kind, default=default, annotation=type_) for name, type_, default in wanted]
     command.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
