@@ -152,9 +152,12 @@ def ratio_chance(ceiling: float, truth: float, documents: int, tail: float, spre
 
 def first(ladder: Sequence[int], enough: Callable[[int], bool]) -> int | None:
     """Return the first rung that is enough, where all later ones are; `None` where the last is not."""
-    if not enough(ladder[-1]):
-        return None
-    short, high = -1, len(ladder) - 1
+    # From below, in strides: runs of many documents take long to draw.
+    short, high = -1, 0
+    while not enough(ladder[high]):
+        if high == len(ladder) - 1:
+            return None
+        short, high = high, min(high + 8, len(ladder) - 1)
     while high - short > 1:
         middle = (short + high) // 2
         short, high = (short, middle) if enough(ladder[middle]) else (middle, high)

@@ -40,7 +40,8 @@ def packed_needles(
     for context in range(CONTEXTS):
         random = Random(context)
         candidates = [Candidate(site, _needle(site, random), cells[site]) for site in cells]
-        choose(candidates, counts, most, lambda _, random=random: random.random(), least_apart(native_window))
+        ties = {site: random.random() for site in cells}
+        choose(candidates, counts, most, ties.__getitem__, least_apart(native_window))
     total = {length: sum(counts[length, depth] for depth in depths) for length in lengths}
     return {length: trials * number / CONTEXTS for length, number in total.items()}
 

@@ -1,0 +1,315 @@
+"""What the statistics promise, checked on synthetic runs whose truth is known.
+
+    python -m tests.analysis.simulation      # minutes; prints the figures and writes docs/statistics.md
+
+`test_simulation` runs a small version of each figure, and the full one where slow tests are asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ctxeval.analysis.headline import headline
+from ctxeval.analysis.power import Power, power, ratio_chance
+from ctxeval.analysis.question import Grid, Questions
+from ctxeval.analysis.stats import mean_bounds
+from ctxeval.analysis.trial_runs import Assumptions, Batch, Check, Design, pooled_prior, trial_runs
+from ctxeval.policy import Policy, parse_policy
+from ctxeval.results.store import to_frame
+from tests.analysis.many_runs import draw_runs, orders
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "statistics.md"
+DOCUMENTS = (8, 16, 24)
+CORRELATIONS = (0.0, 0.15, 0.3, 0.5)
+#: Needles a document and length: all depths (exact plan), and two that a packed run has.
+NEEDLES = (9.0, 4.0, 1.5)
+DEPTHS = tuple(100 * step / 8 for step in range(9))
+#: Recall and excess loss (nats a token) at the seven lengths; one probe breaks at the fourth, the other at the sixth.
+SHARP_RECALL, SHARP_LOSS = (0.95, 0.5), (0.01, 0.15)
+GRADUAL_RECALL = (0.95, 0.95, 0.95, 0.6, 0.45, 0.3, 0.2)
+GRADUAL_LOSS = (0.01, 0.01, 0.01, 0.015, 0.02, 0.12, 0.2)
+BAR_RECALL, BAR_LOSS = 0.85 * 0.95, float(np.log(1.05))
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: `value` (a share, or a width) over `runs` runs, worst of `cases` where there are several.
+
+    `target` is what it has to keep: a share, `at_least` or at most; `None` where it is only told.
+    """
+
+    part: str
+    what: str
+    value: float
+    runs: int
+    target: float | None = None
+    at_least: bool = True
+    where: str = ""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the target is met, two standard errors of a share at the target being allowed for."""
+        if self.target is None:
+            return True
+        slack = 2 * np.sqrt(self.target * (1 - self.target) / self.runs)
+        return self.value >= self.target - slack if self.at_least else self.value <= self.target + slack
+
+    def line(self) -> str:
+        """Return a Markdown row."""
+        asked = "" if self.target is None else f"{'≥' if self.at_least else '≤'} {100 * self.target:g} %"
+        state = "" if self.target is None else "yes" if self.kept else "**no**"
+        return f"| {self.what} | {100 * self.value:.1f} % | {asked} | {state} | {self.where} | {self.runs:,} |"
+
+
+def worst(values: dict[str, float], *, at_least: bool) -> tuple[float, str]:
+    """Return the worst of the values, and where it was."""
+    where = (min if at_least else max)(values, key=lambda name: values[name])
+    return values[where], where
+
+
+def label(documents: int, correlation: float, needles: float) -> str:
+    """Name a setting."""
+    return f"{documents} documents, {needles:g} needles each, correlation {correlation:g}"
+
+
+def cells(seed: Any, mean: Any, correlation: float, needles: float, documents: int, runs: int) -> Batch:
+    """Draw one cell in many runs; `mean` is a share, or (runs, 1) of them."""
+    generator = np.random.default_rng(seed)
+    sizes = np.diff(np.floor(np.arange(documents + 1) * needles + 1e-9)).astype(int)
+    shape = (runs, documents)
+    if correlation == 0:
+        return Batch(generator.binomial(sizes, np.broadcast_to(mean, shape)), sizes)
+    width = 1 / correlation - 1
+    return Batch(generator.binomial(sizes, generator.beta(mean * width, (1 - mean) * width, size=shape)), sizes)
+
+
+def recall_coverage(runs: int) -> Iterator[Figure]:
+    """95 % intervals of recall: coverage and median width, the correlation pooled over five cells as in a run."""
+    part = "Intervals of recall"
+    for documents in DOCUMENTS:
+        covered: dict[str, float] = {}
+        widths: dict[float, list[float]] = {}
+        for truth, correlation, needles in product((0.02, 0.1, 0.5, 0.9, 0.98), CORRELATIONS, NEEDLES):
+            seed = [documents, round(1000 * truth), round(100 * correlation), round(10 * needles)]
+            batches = [cells([*seed, cell], truth, correlation, needles, documents, runs) for cell in range(5)]
+            low, high = batches[0].bounds(0.025, pooled_prior(batches))
+            where = f"recall {truth:g}, {label(documents, correlation, needles)}"
+            covered[where] = float(np.mean((low <= truth) & (truth <= high)))
+            if truth == 0.9 and correlation == 0.15:
+                widths[needles] = list(high - low)
+        value, where = worst(covered, at_least=True)
+        yield Figure(
+            part, f"coverage at {documents} documents, worst of {len(covered)} settings", value, runs, 0.93, True, where
+        )
+        mean = float(np.mean(list(covered.values())))
+        yield Figure(part, f"coverage at {documents} documents, mean over the settings", mean, runs * len(covered))
+        for needles, found in widths.items():
+            where = f"recall 0.9, {label(documents, 0.15, needles)}"
+            yield Figure(part, "median width", float(np.median(found)), runs, where=where)
+
+
+def extreme_coverage(runs: int) -> Iterator[Figure]:
+    """Cells in which every needle was found, or none: the truth is drawn, and looked for in the interval."""
+    part = "Cells that are all hits, or have none"
+    for documents, correlation in product(DOCUMENTS, (0.0, 0.3)):
+        generator = np.random.default_rng([documents, round(100 * correlation)])
+        truth = generator.uniform(0.8, 1.0, size=(8 * runs, 1))
+        batch = cells([documents, 7], truth, correlation, 9, documents, 8 * runs)
+        low, high = batch.bounds(0.025, 0.3)
+        full = batch.hits.sum(axis=1) == batch.sizes.sum()
+        inside = ((low <= truth[:, 0]) & (truth[:, 0] <= high))[full]
+        where = f"recall drawn from 0.8–1, {label(documents, correlation, 9)}; lower bound {low[full].min():.2f}"
+        yield Figure(part, "all-hit cells that cover", float(inside.mean()), int(full.sum()), 0.93, True, where)
+        batch = Batch(batch.sizes - batch.hits, batch.sizes)
+        low, high = batch.bounds(0.025, 0.3)
+        inside = ((low <= 1 - truth[:, 0]) & (1 - truth[:, 0] <= high))[full]
+        where = f"recall drawn from 0–0.2, {label(documents, correlation, 9)}; upper bound {high[full].max():.2f}"
+        yield Figure(part, "no-hit cells that cover", float(inside.mean()), int(full.sum()), 0.93, True, where)
+
+
+def ratio_coverage(runs: int) -> Iterator[Figure]:
+    """95 % intervals of the perplexity ratio, documents of unlike size, normal and heavy-tailed."""
+    part = "Intervals of the perplexity ratio"
+    for documents, (name, freedom) in product(DOCUMENTS, (("normal", 0), ("t with 4 degrees of freedom", 4))):
+        generator = np.random.default_rng([documents, freedom])
+        covered, widths = 0, []
+        for _ in range(runs):
+            tokens = generator.integers(500, 1025, size=documents)
+            noise = generator.standard_t(freedom, documents) if freedom else generator.standard_normal(documents)
+            _, low, high = mean_bounds(tokens * (0.03 + 0.02 * noise), tokens, 0.025)
+            covered += low <= 0.03 <= high
+            widths.append(high - low)
+        where = f"{documents} documents, spread {name}"
+        yield Figure(part, "coverage", covered / runs, runs, 0.93, True, where)
+        yield Figure(part, "median width (of the log ratio)", float(np.median(widths)), runs, where=where)
+
+
+def policy_of(confidence: float = 0.95) -> Policy:
+    """Return a policy whose rules do not matter, for its confidence and its minimum of documents."""
+    return parse_policy({"confidence": confidence, "recall": [{"lengths": 4096, "floor": 0.5}]}, "p")
+
+
+def design_of(needles: float) -> Design:
+    """Return a grid of four lengths, the unpatched model at two of them."""
+    lengths = (1024, 2048, 3072, 4096)
+    return Design(2048, Grid(4096, lengths, DEPTHS), dict.fromkeys(lengths, needles))
+
+
+def false_passes(runs: int) -> Iterator[Figure]:
+    """A model that is exactly at the bar, hence as near to keeping it as one that violates it: how often it passes."""
+    part = "The gate passes a model that violates a rule"
+    kinds = {
+        "recall": lambda floor: Check("", "", 4096, "recall", floor),
+        "recall against R": lambda share: Check("", "", 4096, "margin", 0.0, share, "reference"),
+        "recall inside the window": lambda share: Check("", "", 2048, "margin", 0.0, share, "same"),
+        "blind spot": lambda share: Check("", "", 4096, "blind", 1.05, share, "reference"),
+    }
+    for (name, make), documents in product(kinds.items(), DOCUMENTS):
+        passed = {}
+        bars = (0.5, 0.7, 0.8, 0.9, 0.95) if name == "recall" else (0.7, 0.85)
+        for bar, correlation, needles in product(bars, CORRELATIONS, NEEDLES):
+            check = make(bar)
+            assumed = Assumptions(correlation=correlation, reference=0.95)
+            truth = bar if name == "recall" else bar * assumed.reference
+            recalls = {length: truth if length == check.length else 0.95 for length in (1024, 2048, 3072, 4096)}
+            found = trial_runs(policy_of(), [check], design_of(needles), recalls, documents, assumed, runs=runs, seed=1)
+            passed[f"bar {bar:g}, {label(documents, correlation, needles)}"] = float(found.mean())
+        value, where = worst(passed, at_least=False)
+        what = f"{name}, {documents} documents, worst of {len(passed)} settings"
+        yield Figure(part, what, value, runs, 0.05, False, where)
+    for documents, freedom in product(DOCUMENTS, (0, 4)):
+        generator = np.random.default_rng([documents, freedom, 2])
+        shape = (runs, documents)
+        noise = generator.standard_t(freedom, shape) if freedom else generator.standard_normal(shape)
+        passed_runs = [mean_bounds(one, np.ones(documents), 0.025)[2] <= 0 for one in 0.02 * noise]
+        where = f"{documents} documents, spread {'t with 4 degrees of freedom' if freedom else 'normal'}"
+        yield Figure(part, "perplexity ratio", float(np.mean(passed_runs)), runs, 0.05, False, where)
+
+
+def courses(first: str, shape: str) -> tuple[Any, Any]:
+    """Return recall and excess loss at the lengths: `first` breaks at the fourth, the other at the sixth."""
+    early, late = (3, 5) if first == "retrieval first" else (5, 3)
+    if shape == "sharp":
+        return [SHARP_RECALL[i >= early] for i in range(7)], [SHARP_LOSS[i >= late] for i in range(7)]
+    if first == "retrieval first":
+        return GRADUAL_RECALL, GRADUAL_LOSS
+    return (0.95, 0.95, 0.95, 0.94, 0.93, 0.5, 0.3), (0.01, 0.01, 0.01, 0.12, 0.15, 0.2, 0.3)
+
+
+def resolved_orders(runs: int) -> Iterator[Figure]:
+    """Onsets two steps of the grid apart: how often the order is named, and the wrong one."""
+    part = "The order of the onsets, two steps of the grid apart"
+    for documents in DOCUMENTS:
+        for first, shape in product(("retrieval first", "perplexity first"), ("sharp", "gradual")):
+            right, wrong = {}, {}
+            for correlation, needles, alike in product((0.0, 0.15, 0.3), (9.0, 4.0), (False, True)):
+                drawn = draw_runs(
+                    [documents, round(100 * correlation), round(needles)],
+                    *courses(first, shape),
+                    runs=runs,
+                    documents=documents,
+                    correlation=correlation,
+                    needles=needles,
+                    alike=alike,
+                )
+                named = orders(drawn)
+                where = label(documents, correlation, needles) + ", alike at all lengths" * alike
+                right[where] = named.count(first) / runs
+                wrong[where] = (
+                    sum(one in ("retrieval first", "perplexity first") and one != first for one in named) / runs
+                )
+            target = 0.8 if documents == 24 else None
+            value, where = worst(right, at_least=True)
+            yield Figure(part, f"{first}, {shape}, {documents} documents: named", value, runs, target, True, where)
+            value, where = worst(wrong, at_least=False)
+            yield Figure(part, f"{first}, {shape}, {documents} documents: the reverse", value, runs, 0.05, False, where)
+
+
+def wrong_orders(runs: int) -> Iterator[Figure]:
+    """Truths in which no probe breaks first: how often one is named all the same."""
+    part = "An order is named where there is none"
+    truths = {
+        "both exactly at their bars": ([0.95] * 2 + [BAR_RECALL] * 5, [0.01] * 2 + [BAR_LOSS] * 5),
+        "recall at its bar, perplexity holds": ([0.95] * 2 + [BAR_RECALL] * 5, [0.01] * 7),
+        "perplexity at its bar, recall holds": ([0.95] * 7, [0.01] * 2 + [BAR_LOSS] * 5),
+        "both break at the same length": ([0.95] * 3 + [0.5] * 4, [0.01] * 3 + [0.15] * 4),
+        "neither breaks": ([0.95] * 7, [0.01] * 7),
+    }
+    for name, documents in product(truths, DOCUMENTS):
+        wrong = {}
+        for correlation, needles, alike in product((0.0, 0.15, 0.3), (9.0, 4.0), (False, True)):
+            drawn = draw_runs(
+                [documents, round(100 * correlation), round(needles), 1],
+                *truths[name],
+                runs=runs,
+                documents=documents,
+                correlation=correlation,
+                needles=needles,
+                alike=alike,
+            )
+            named = orders(drawn)
+            where = label(documents, correlation, needles) + ", alike at all lengths" * alike
+            wrong[where] = sum(one in ("retrieval first", "perplexity first") for one in named) / runs
+        value, where = worst(wrong, at_least=False)
+        yield Figure(part, f"{name}, {documents} documents", value, runs, 0.05, False, where)
+
+
+POLICIES: dict[str, tuple[dict[str, Any], float]] = {
+    "recall ≥ 80 % at 4K": ({"recall": [{"lengths": 4096, "floor": 0.8}]}, 9),
+    "recall ≥ 80 % from 2K to 4K": ({"recall": [{"lengths": "native..target", "floor": 0.8}]}, 9),
+    "recall ≥ 80 % from 2K to 4K, packed": ({"recall": [{"lengths": "native..target", "floor": 0.8}]}, 4),
+    "recall ≥ 90 % and ratio ≤ 1.05": (
+        {"recall": [{"lengths": 4096, "floor": 0.9}], "perplexity": [{"lengths": 4096, "max_ratio": 1.05}]},
+        9,
+    ),
+    "effective length and no blind spot to 4K": ({"min_effective_length": 4096, "no_blind_spot_up_to": 4096}, 9),
+}
+
+
+def planned(rules: dict[str, Any], needles: float, assumed: Assumptions) -> tuple[Policy, list[Check], Power]:
+    """Return what `ctxeval plan` finds for a policy on the grid of four lengths."""
+    policy, design = parse_policy(rules, "p"), design_of(needles)
+    nothing = to_frame([])
+    summary = headline(nothing, native_window=2048, lengths=design.grid.lengths, scalings=("none", "yarn"))
+    found = power(policy, Questions(policy, nothing, summary, "yarn", design.grid).all(), design, assumed)
+    return policy, [need.check for need in found.needs], found
+
+
+def planned_passes(runs: int) -> Iterator[Figure]:
+    """A model 0.05 above the floor, measured with as many documents as `ctxeval plan` names: how often it passes."""
+    part = "Models whose true recall is 0.05 above the floor, at the documents that `ctxeval plan` names"
+    assumed = Assumptions()
+    for name, (rules, needles) in POLICIES.items():
+        policy, checks, found = planned(rules, needles, assumed)
+        assert found.documents is not None
+        retrieval = [check for check in checks if check.quantity != "ratio"]
+        truth: dict[int, float] = {}
+        for need in found.needs:
+            if need.check.quantity != "ratio":
+                truth[need.check.length] = need.truth
+        passed = trial_runs(policy, retrieval, design_of(needles), truth, found.documents, assumed, runs=runs, seed=5)
+        chance = float(passed.all(axis=1).mean())
+        for need in found.needs:
+            if need.check.quantity == "ratio" and found.losses:
+                chance *= ratio_chance(need.check.bar, need.truth, found.losses, 0.025, assumed.spread)
+        where = f"{needles:g} needles a document and length, correlation {assumed.correlation:g}"
+        yield Figure(part, f"{name}: {found.documents} documents, passes", chance, runs, 0.8, True, where)
+
+
+PARTS: tuple[tuple[Callable[[int], Iterator[Figure]], int], ...] = (
+    (recall_coverage, 4000),
+    (extreme_coverage, 4000),
+    (ratio_coverage, 4000),
+    (false_passes, 4000),
+    (wrong_orders, 2000),
+    (resolved_orders, 1000),
+    (planned_passes, 4000),
+)
