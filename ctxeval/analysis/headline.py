@@ -63,8 +63,8 @@ class LengthResult:
 class ScalingResult:
     """One row of the headline. `*_through` is the longest length up to which the probe holds, in tokens.
 
-    `effective_length` is ours: the longest, in tokens, up to which recall (the point estimate) stays at floor · R;
-    `ruler_length` and `nolima_length` are as those benchmarks define them, see `analysis.effective`.
+    `effective_length` is ours: the longest, in tokens, up to which recall (the point estimate) stays at floor · R; the
+    others are as those benchmarks define them, see `analysis.effective`.
     """
 
     scale: str

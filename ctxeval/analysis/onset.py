@@ -8,9 +8,10 @@ from typing import Literal
 
 import pandas as pd
 
+from ctxeval.analysis.formulas import PRIOR_CORRELATION
 from ctxeval.analysis.perplexity import paired, ratio_bounds
 from ctxeval.analysis.recall import alike, recall, reference_rows
-from ctxeval.analysis.stats import PRIOR_CORRELATION, scaled_difference
+from ctxeval.analysis.stats import scaled_difference
 
 State = Literal["holds", "broken", "undecided", "missing"]
 Order = Literal[

@@ -15,9 +15,9 @@ from functools import cache
 
 from scipy import stats
 
+from ctxeval.analysis.formulas import t_quantile
 from ctxeval.analysis.onset import length_label
 from ctxeval.analysis.question import Question
-from ctxeval.analysis.stats import t_quantile
 from ctxeval.analysis.trial_runs import RUNS, Array, Assumptions, Check, Design, trial_runs
 from ctxeval.policy import Policy, parse_depth_span
 
@@ -67,15 +67,15 @@ def power(policy: Policy, questions: Iterable[Question], design: Design, assumed
         design: what a document carries.
         assumed: of the model and its documents.
     """
-    checks = [_check(policy, one, design, assumed) for one in questions]
+    checks = [check_of(policy, one, design, assumed) for one in questions]
     never = [_never(check, design, assumed) for check in checks]
     if any(never):
         return Power(tuple(Need(check, never=why) for check, why in zip(checks, never, strict=True)))
     chances = _Chances(policy, checks, design, assumed)
     ladder = sorted({policy.min_documents, *(rung for rung in LADDER if rung > policy.min_documents)})
     needs = tuple(Need(one, chances.truth(one), first(ladder, chances.enough(one))) for one in checks)
-    # Simulated chances must exceed what is asked by their own standard error.
-    wanted = assumed.power + math.sqrt(assumed.power * (1 - assumed.power) / RUNS)
+    # Simulated chances must exceed what is asked by two of their standard errors, or chance would name too few.
+    wanted = assumed.power + 2 * math.sqrt(assumed.power * (1 - assumed.power) / RUNS)
     rung = first(ladder, lambda rung: chances.together(rung, rung) >= wanted)
     if rung is None:
         return Power(needs)
@@ -164,7 +164,8 @@ def first(ladder: Sequence[int], enough: Callable[[int], bool]) -> int | None:
     return ladder[high]
 
 
-def _check(policy: Policy, question: Question, design: Design, assumed: Assumptions) -> Check:
+def check_of(policy: Policy, question: Question, design: Design, assumed: Assumptions) -> Check:
+    """Return the question without its evidence."""
     rule, part, share, base = question.rule, 1.0, 0.0, ""
     if rule.startswith("recall"):
         depths = policy.recall[int(rule.removeprefix("recall[").removesuffix("]"))].depths

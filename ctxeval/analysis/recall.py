@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
+from ctxeval.analysis.formulas import PRIOR_CORRELATION
 from ctxeval.analysis.stats import (
     NOTHING,
-    PRIOR_CORRELATION,
     ClusterProportion,
     Estimate,
     cluster_proportion,

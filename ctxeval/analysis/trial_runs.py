@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ctxeval.analysis.question import BLIND_RECALL_SHARE, Grid, Quantity
-from ctxeval.analysis.stats import (
-    POOLING_WEIGHT,
+from ctxeval.analysis.formulas import (
     PRIOR_CORRELATION,
     believed_effect,
     design_effect,
@@ -20,6 +18,8 @@ from ctxeval.analysis.stats import (
     shrunk_correlation,
     wilson,
 )
+from ctxeval.analysis.question import BLIND_RECALL_SHARE, Grid, Quantity
+from ctxeval.analysis.stats import POOLING_WEIGHT
 from ctxeval.policy import Policy
 
 RUNS = 800
@@ -160,7 +160,6 @@ def trial_runs(
         seed: of the draws.
     """
     generator = np.random.default_rng([seed, documents])
-    tail = (1 - policy.confidence) / 2
 
     def draw(mean: float, needles: float, rates: Array | None = None) -> tuple[Batch, Array]:
         sizes = np.diff(np.floor(np.arange(documents + 1) * needles + 1e-9)).astype(int)
@@ -175,20 +174,43 @@ def trial_runs(
     sizes = sum((base[length].sizes for length in inside), np.zeros(1))
     reference = Batch(sum((base[length].hits for length in inside), np.zeros(1)), sizes)
     prior = pooled_prior([*(batch for batch, _ in own.values()), *base.values()])
-    passed = []
+    batches = []
     for check in checks:
         batch, rates = own[check.length]
-        if check.part < 1:
-            batch, _ = draw(0.0, check.part * design.needles[check.length], rates)
-        other = base[check.length] if check.base == "same" else reference if check.base else None
+        batches.append(draw(0.0, check.part * design.needles[check.length], rates)[0] if check.part < 1 else batch)
+    return judged(policy, checks, batches, base, reference, prior)
+
+
+def judged(
+    policy: Policy,
+    checks: Sequence[Check],
+    batches: Sequence[Batch],
+    base: Mapping[int, Batch],
+    reference: Batch,
+    prior: Array | float,
+) -> Array:
+    """Return (runs, checks) whether each check passes, on the bounds that a gate tests.
+
+    Args:
+        policy: see `trial_runs`.
+        checks: likewise.
+        batches: what each check looks at.
+        base: the unpatched model's at each length (tokens) where a check is held to it.
+        reference: the unpatched model's inside its window, all lengths together.
+        prior: within-document correlation, see `pooled_prior`.
+    """
+    tail = (1 - policy.confidence) / 2
+    passed = []
+    for check, batch in zip(checks, batches, strict=True):
         level = BLIND_RECALL_SHARE * tail if check.quantity == "blind" else tail
         if batch.documents < policy.min_documents:
-            passed.append(np.zeros(runs, dtype=bool))
-        elif other is not None:
+            passed.append(np.zeros(len(batch.hits), dtype=bool))
+        elif check.base:
+            other = base[check.length] if check.base == "same" else reference
             passed.append(batch.difference(other, check.share, level, prior)[0] >= 0)
         else:
             passed.append(batch.bounds(level, prior)[0] >= check.bar)
-    return np.column_stack(passed) if passed else np.ones((runs, 0), dtype=bool)
+    return np.column_stack(passed) if passed else np.ones((len(reference.hits), 0), dtype=bool)
 
 
 def _rates(generator: np.random.Generator, mean: float, correlation: float, shape: tuple[int, int]) -> Array:

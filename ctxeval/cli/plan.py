@@ -129,8 +129,7 @@ def _assumptions(values: Mapping[str, Any], observed: Assumptions | None) -> Ass
     given = {name: values[name] for name in ranges if values[name] is not None}
     for name, value in given.items():
         low, high = ranges[name]
-        open_low = name not in ("correlation",)
-        if not low <= value <= high or (open_low and value == low):
+        if not low <= value <= high or (value == low and name != "correlation"):
             raise UsageError(f"--{name.replace('_', '-')} {value:g}", f"give a number from {low:g} to {high:g}")
     return replace(observed or Assumptions(), **given)
 
@@ -167,8 +166,7 @@ def _designed(values: Mapping[str, Any], policy: Policy) -> tuple[Survey | None,
 
 def _probes(policy: Policy) -> tuple[str, ...]:
     """Return the probes that the policy asks about."""
-    short = policy.short_context
-    both = policy.no_blind_spot_up_to is not None
+    short, both = policy.short_context, policy.no_blind_spot_up_to is not None
     needle = policy.recall or policy.min_effective_length is not None or (short and short.min_recall_share)
     losses = policy.perplexity or (short and short.max_ratio)
     return tuple(name for name, asked in (("needle", needle or both), ("perplexity", losses or both)) if asked)

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from ctxeval.analysis.formulas import t_quantile
 from ctxeval.analysis.onset import RATIO_BROKEN, RATIO_HOLDS, RECALL_BROKEN, RECALL_HOLDS, State, order
-from ctxeval.analysis.stats import t_quantile
 from ctxeval.analysis.trial_runs import Batch, pooled_prior
 
 NATIVE = 2048

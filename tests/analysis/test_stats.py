@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ctxeval.analysis.formulas import wilson
 from ctxeval.analysis.stats import (
     ClusterProportion,
     cluster_proportion,
@@ -15,7 +16,6 @@ from ctxeval.analysis.stats import (
     pooled_correlation,
     scaled_difference,
     sign_flip_p,
-    wilson,
 )
 
 
