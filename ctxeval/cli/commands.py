@@ -12,6 +12,8 @@ import typer
 
 from ctxeval.cli import options as opt
 from ctxeval.cli import signals
+from ctxeval.cli.baseline import baseline
+from ctxeval.cli.compare import compare
 from ctxeval.cli.gate import gate
 from ctxeval.errors import UsageError, unknown
 from ctxeval.spec import (
@@ -46,6 +48,8 @@ def register(app: typer.Typer) -> None:
         ),
         ("report", report, "ctxeval report results/RUN --format md"),
         ("gate", gate, "ctxeval gate results/RUN --policy tasks/gates/ship.yaml"),
+        ("compare", compare, "ctxeval compare results/RUN@none results/RUN@yarn"),
+        ("baseline", baseline, "ctxeval baseline results/RUN -o results/baselines/NAME.json"),
         ("tasks", tasks, "ctxeval tasks needle"),
     ):
         app.command(name, epilog=f"Example: `{example}`")(function)
