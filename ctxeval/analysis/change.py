@@ -101,7 +101,8 @@ def needle_changes(
     if found is None or known is None:
         return [(Change("recall", missing=lost, **about), _NOTHING)]
     shift = one["hit"] - other["hit"]
-    share = paired_proportion(shift, one)
+    weights = cell_weights(one)
+    share = paired_proportion(shift, weights, one["document"])
     low, high = share.bounds(ALPHA / 2)
     change = Change(
         "recall",
@@ -116,7 +117,7 @@ def needle_changes(
         missing=lost,
         **about,
     )
-    total = (shift * cell_weights(one)).groupby(one["document"]).sum()
+    total = (shift * weights).groupby(one["document"]).sum()
     return [(change, total), *_logprob(one, other, about, lost)]
 
 

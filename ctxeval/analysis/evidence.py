@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from ctxeval.analysis.paired import LOSS, pair_needles, paired_proportion
+from ctxeval.analysis.paired import LOSS, cell_weights, pair_needles, paired_proportion
 from ctxeval.analysis.perplexity import finished, paired
 from ctxeval.analysis.recall import alike, failures, recall, scored
 from ctxeval.analysis.stats import ClusterProportion, mean_bounds, scaled_difference
@@ -154,7 +154,7 @@ def change_evidence(asked: pd.DataFrame, baseline: pd.DataFrame, same_needles: b
     lost = _lost(missing, pairs.candidate, pairs.baseline)
     if one.empty:
         return Evidence(math.nan, 0, 0, _undecided, nan, missing, lost)
-    share = paired_proportion(one["hit"] - other["hit"], one)
+    share = paired_proportion(one["hit"] - other["hit"], cell_weights(one), one["document"])
     return Evidence(share.value, share.rows, share.documents, share.bounds, nan, missing, lost)
 
 

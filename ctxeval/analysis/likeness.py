@@ -113,7 +113,7 @@ def _differences(
 
 
 def _essence(value: Any) -> Any:
-    # Corpus and task are what their content is: a path may differ between machines.
+    # Corpus, task and adapter are what their content is: a path may differ between machines.
     return value.get("sha256", value) if isinstance(value, Mapping) else value
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from ctxeval.analysis.stats import PRIOR_CORRELATION, PRIOR_DOCUMENTS, Array
+from ctxeval.errors import UsageError
 
 NEEDLE = ["context_length", "document", "trial", "depth_percent", "needle_id"]
 LOSS = ["context_length", "document", "trial"]
@@ -25,8 +27,16 @@ class Pairs:
 
 
 def pair(candidate: pd.DataFrame, baseline: pd.DataFrame, keys: list[str]) -> Pairs:
-    """Bring together the rows of one scaling each that agree in `keys`, which name a row."""
-    one, other = (rows.set_index(keys, drop=False, verify_integrity=True) for rows in (candidate, baseline))
+    """Bring together the rows of one scaling each that agree in `keys`, which name a row.
+
+    Raises:
+        UsageError: a key is there twice.
+    """
+    one, other = (rows.set_index(keys, drop=False) for rows in (candidate, baseline))
+    for rows in (one, other):
+        if not rows.index.is_unique:
+            again = rows.index[rows.index.duplicated()][0]
+            raise UsageError(f"two rows of {dict(zip(keys, again, strict=True))}", "each is measured once")
     both = one.index.intersection(other.index, sort=False)
     unpaired = len(one) + len(other) - 2 * len(both)
     return Pairs(*(rows.loc[both].reset_index(drop=True) for rows in (one, other)), unpaired)
@@ -84,25 +94,30 @@ class PairedProportion:
         return max(low, -1.0), min(high, 1.0)
 
 
-def paired_proportion(shift: pd.Series, rows: pd.DataFrame) -> PairedProportion:
-    """Estimate the weighted mean of `shift` (-1, 0 or 1 a row of `rows`, which is not empty).
+def paired_proportion(shift: Any, weights: Any, documents: Any) -> PairedProportion:
+    """Estimate the weighted sum of `shift`, the candidate's hit minus the baseline's.
 
     The design effect is estimated from the documents' totals and averaged with a prior, as in
     `stats.cluster_proportion`: a few disagreements tell little of it, none nothing. Simulated in
     tests/analysis/test_compare_coverage.py.
+
+    Args:
+        shift: (rows,) -1, 0 or 1; at least one row.
+        weights: (rows,) positive, summing to 1; see `cell_weights`.
+        documents: (rows,) labels.
     """
-    weights = cell_weights(rows)
-    kish = 1 / float((weights**2).sum())
-    gained, lost = (float(weights[shift == sign].sum()) for sign in (1, -1))
-    value, units = gained - lost, rows["document"].nunique()
-    residuals = (weights * (shift - value)).groupby(rows["document"]).sum()
-    information = max(min(int((shift != 0).sum()), units) - 1, 0)
+    change, weight = np.asarray(shift, dtype=float), np.asarray(weights, dtype=float)
+    labels, index = np.unique(np.asarray(documents), return_inverse=True)
+    gained, lost = (float(weight[change == sign].sum()) for sign in (1, -1))
+    value, units, kish = gained - lost, labels.size, 1 / float(weight @ weight)
+    residuals = np.bincount(index, weights=weight * (change - value))
+    information = max(min(int((change != 0).sum()), units) - 1, 0)
     spread, seen = gained + lost - value**2, 0.0
     if information and spread > 0:
-        seen = units / (units - 1) * float((residuals**2).sum()) / (spread / kish)
-    believed = 1 + (len(rows) / units - 1) * PRIOR_CORRELATION
+        seen = units / (units - 1) * float(residuals @ residuals) / (spread / kish)
+    believed = 1 + (change.size / units - 1) * PRIOR_CORRELATION
     effect = (information * seen + PRIOR_DOCUMENTS * believed) / (information + PRIOR_DOCUMENTS)
-    return PairedProportion(gained, lost, len(rows), units, kish / max(effect, 1.0))
+    return PairedProportion(gained, lost, change.size, units, kish / max(effect, 1.0))
 
 
 def bits_per_byte_change(candidate: pd.DataFrame, baseline: pd.DataFrame, tail: float) -> tuple[Array, Array]:

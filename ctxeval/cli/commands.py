@@ -132,7 +132,7 @@ def _spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
         raise UsageError("no model given", "give -m/--model: a Hub id, a folder, a GGUF file, or demo")
     _check_choice("dtype", values["dtype"], DTYPES)
     _check_choice("protocol", values.get("protocol", "tail"), PROTOCOLS)
-    names = ("revision", "dtype", "device", "device_map", "attn_implementation", "trust_remote_code")
+    names = ("revision", "dtype", "device", "device_map", "attn_implementation", "trust_remote_code", "adapter")
     plain = (
         "factor",
         "documents",

@@ -53,6 +53,10 @@ AttentionOpt = Annotated[
         help="A transformers attention; default: the fastest proved one.",
     ),
 ]
+AdapterOpt = Annotated[
+    str | None,
+    typer.Option("--adapter", rich_help_panel=MODEL, help="Folder of a peft adapter (safetensors), merged first."),
+]
 TrustOpt = Annotated[
     bool,
     typer.Option("--trust-remote-code", rich_help_panel=MODEL, help="Run code that comes with the model. Recorded."),
@@ -234,6 +238,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "device_map": (DeviceMapOpt, None),
     "attn_implementation": (AttentionOpt, None),
     "trust_remote_code": (TrustOpt, False),
+    "adapter": (AdapterOpt, None),
     "chunk": (ChunkOpt, 1024),
     "output": (OutputOpt, None),
     "resume": (ResumeOpt, None),

@@ -20,7 +20,7 @@ from ctxeval.results.files import plain
 from ctxeval.results.store import COLUMNS, Run, typed
 
 FORMAT = "ctxeval baseline 1"
-MANIFEST = ("schema_version", "identity", "resolved", "spec", "model", "tokenizer", "dtype", "device", "finished")
+MANIFEST = ("schema_version", "identity", "resolved", "model", "tokenizer", "dtype", "device", "finished")
 NEEDLE = (
     *("scale", "context_length", "document", "trial", "depth_percent", "needle_id"),
     *("status", "correct", "answer_logprob"),
@@ -37,6 +37,9 @@ def baseline_json(run: Run) -> str:
     if not run.manifest.get("finished") or run.cells.empty:
         raise UsageError(f"{run.path} is not finished", f"finish it with `ctxeval run --resume {run.path}`")
     manifest = {key: run.manifest[key] for key in MANIFEST if key in run.manifest}
+    # Of the spec only this: it names the model by its path on some machine.
+    spec = run.manifest.get("spec") or {}
+    manifest["spec"] = {key: spec[key] for key in ("probes", "trials") if key in spec}
     content = plain(
         {
             "format": FORMAT,
