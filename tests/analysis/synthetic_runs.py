@@ -16,7 +16,12 @@ LENGTHS = (1024, 2048, 4096)
 
 
 def manifest(
-    scales: Sequence[str] = ("none", "yarn"), lengths: Sequence[int] = LENGTHS, documents: int = 24, **identity: Any
+    scales: Sequence[str] = ("none", "yarn"),
+    lengths: Sequence[int] = LENGTHS,
+    documents: int = 24,
+    *,
+    depths: Sequence[float] = DEPTHS,
+    **identity: Any,
 ) -> dict[str, Any]:
     """Return a manifest as `ctxeval run` writes it; `identity` overrides parts of the identity."""
     about = {
@@ -31,7 +36,7 @@ def manifest(
         "trials": 1,
         "native_window": 2048,
         "lengths": list(lengths),
-        "depths": list(DEPTHS),
+        "depths": list(depths),
         "plan": "exact",
         "needles_per_context": 1,
         "protocol": "tail",
@@ -47,7 +52,7 @@ def manifest(
             "native_window": 2048,
             "target": max(lengths),
             "lengths": list(lengths),
-            "depths": list(DEPTHS),
+            "depths": list(depths),
             "documents": documents,
             "perplexity_documents": documents,
             "plan": about["plan"],

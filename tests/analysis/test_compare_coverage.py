@@ -56,8 +56,8 @@ def test_the_interval_of_a_change_of_recall_covers(documents: int, needles: int)
             widths.append(float(np.median(bounds[:, 1] - bounds[:, 0])))
     average, worst = np.mean([*covered.values()]), min(covered.values())
     print(
-        f"{documents} documents of {needles} needles: {average:.3f} cover, at worst {worst:.3f}; lower bound beyond the "
-        f"truth at worst {max(above.values()):.3f}; median width {np.median(widths):.2f}"
+        f"{documents} documents of {needles} needles: {average:.3f} cover, at worst {worst:.3f}; lower bound above "
+        f"the truth at worst {max(above.values()):.3f}; median width {np.median(widths):.2f}"
     )
     assert average >= 0.95
     assert worst >= 0.93 - 2 * (0.05 * 0.95 / runs) ** 0.5

@@ -20,20 +20,23 @@ from tests.analysis.synthetic_cells import needle_cells, perplexity_cells
 from tests.analysis.synthetic_runs import manifest
 
 Invoke = Callable[..., Any]
-LENGTHS = (2048, 4096)
+LENGTHS, DEPTHS = (2048, 4096), (0.0, 50.0, 100.0)
 SCALES = ("none", "pi", "yarn")
+
+
+def about_run(scales: tuple[str, ...] = SCALES, **identity: Any) -> dict[str, Any]:
+    return manifest(scales, LENGTHS, 8, depths=DEPTHS, **identity)
 
 
 def write(folder: Path, recall: float, scales: tuple[str, ...] = SCALES, **about: Any) -> Path:
     """Write a run of 8 documents; yarn finds this share of needles, the others none."""
-    generator = np.random.default_rng(0)
 
     def truth(scale: str, length: int) -> float:
         return recall if scale == "yarn" else 0.0
 
-    with RunStore.create(folder, {**manifest(scales, LENGTHS, 8), **about}) as store:
-        store.append(needle_cells(generator, truth, scales, LENGTHS, 8, depths=(0, 50, 100)))
-        store.append(perplexity_cells(generator, lambda *_: 0.0, scales, LENGTHS, 8))
+    with RunStore.create(folder, {**about_run(scales), **about}) as store:
+        store.append(needle_cells(np.random.default_rng(0), truth, scales, LENGTHS, 8, depths=DEPTHS))
+        store.append(perplexity_cells(np.random.default_rng(0), lambda *_: 0.0, scales, LENGTHS, 8))
     return folder
 
 
@@ -52,7 +55,9 @@ def test_two_scalings_of_one_run(invoke: Invoke, base: Path) -> None:
     assert (done.code, done.err) == (0, "")
     assert max(map(len, done.out.splitlines())) <= 80 + max(0, len(str(base)) - 60)
     assert done.out.splitlines()[0].startswith("baseline")
-    assert "better: " in done.out and "+100 points" in done.out and "worse  " not in done.out
+    text = " ".join(done.out.split())
+    assert f"better: {base}@yarn is significantly better than {base}@none in recall at 2K, 4K (+100 points" in text
+    assert text.endswith("nowhere worse")
 
 
 def test_a_worse_candidate_is_exit_0_it_compares_and_does_not_gate(invoke: Invoke, base: Path, other: Path) -> None:
@@ -84,10 +89,10 @@ def test_formats_and_files(invoke: Invoke, base: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_refused(invoke: Invoke, base: Path, tmp_path: Path) -> None:
-    seeded = manifest(SCALES, LENGTHS, 8, seed=1, corpus={"name": "demo", "sha256": "d"})
+    seeded = about_run(SCALES, seed=1, corpus={"name": "demo", "sha256": "d"})
     unlike = write(tmp_path / "unlike", 1.0, **seeded)
     empty = tmp_path / "empty"
-    with RunStore.create(empty, manifest(SCALES, LENGTHS, 8)):
+    with RunStore.create(empty, about_run()):
         pass
     foreign = write(tmp_path / "foreign", 1.0, resolved={"lengths": "4k"})
     for arguments, wanted in (
@@ -109,13 +114,13 @@ def test_what_is_refused(invoke: Invoke, base: Path, tmp_path: Path) -> None:
 
 
 def test_insisting(invoke: Invoke, base: Path, tmp_path: Path) -> None:
-    unlike = write(tmp_path / "unlike", 1.0, **manifest(SCALES, LENGTHS, 8, seed=1))
+    unlike = write(tmp_path / "unlike", 1.0, **about_run(SCALES, seed=1))
     done = invoke("compare", f"{base}@yarn", f"{unlike}@yarn", "--allow-mismatch")
     assert done.code == 0 and "unlike     seed 0 → 1" in done.out and "--allow-mismatch" in done.out
 
 
 def test_flagged_differences_are_shown(invoke: Invoke, base: Path, tmp_path: Path) -> None:
-    about = manifest(SCALES, LENGTHS, 8, model={"name": "tuned", "dtype": "bf16"})
+    about = about_run(SCALES, model={"name": "tuned", "dtype": "bf16"})
     about["tokenizer"] = {"sha256": "other"}
     flagged = write(tmp_path / "flagged", 1.0, **{**about, "finished": None})
     done = invoke("compare", f"{base}@yarn", f"{flagged}@yarn")
@@ -192,7 +197,7 @@ def test_gate_against_a_baseline(invoke: Invoke, base: Path, other: Path, policy
 
 
 def test_gate_and_baselines_that_are_refused(invoke: Invoke, base: Path, policy: Path, tmp_path: Path) -> None:
-    unlike = write(tmp_path / "unlike", 1.0, **manifest(SCALES, LENGTHS, 8, corpus={"name": "demo", "sha256": "d"}))
+    unlike = write(tmp_path / "unlike", 1.0, **about_run(SCALES, corpus={"name": "demo", "sha256": "d"}))
     for arguments, wanted in (
         (("--policy", policy), "no baseline. give --baseline RUN"),
         (("--policy", "smoke", "--baseline", base), "no rule of the policy compares"),
