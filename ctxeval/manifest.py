@@ -73,6 +73,8 @@ def describe_model(loaded: LanguageModel, attention: str) -> dict[str, Any]:
     for name, values in (*loaded.model.named_parameters(), *loaded.model.named_buffers()):
         digest.update(f"{name}{tuple(values.shape)}{values.dtype}".encode())
         digest.update(values.detach().flatten()[:256].double().cpu().numpy().tobytes())
+    # No key without an adapter: it would change the identity of runs that were begun before there were any.
+    merged = {"adapter": dict(loaded.adapter)} if loaded.adapter else {}
     return {
         "name": loaded.name,
         "kind": loaded.kind,
@@ -83,7 +85,23 @@ def describe_model(loaded: LanguageModel, attention: str) -> dict[str, Any]:
         "dtype": loaded.dtype,
         "device": loaded.device.split(":")[0],
         "attention": attention,
+        **merged,
     }
+
+
+def describe_tokenizer(tokenizer: Any) -> dict[str, str]:
+    """Return a hash of how text becomes tokens. Not part of the identity: weights and text already are.
+
+    It takes in vocabulary, merges, normalisation and what is put around a text, but neither padding nor truncation,
+    which are settings of a call.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and hasattr(backend, "to_str"):
+        rules = json.loads(backend.to_str())
+        rules = {key: value for key, value in rules.items() if key not in ("padding", "truncation")}
+    else:
+        rules = {"class": type(tokenizer).__name__, "vocabulary": tokenizer.get_vocab()}
+    return {"sha256": hashlib.sha256(json.dumps(rules, sort_keys=True).encode()).hexdigest()}
 
 
 def identity(

@@ -141,6 +141,23 @@ class ShortContext(_Strict):
         return self
 
 
+class Regression(_Strict):
+    """Against the run that --baseline names, on the same needles and tokens, at every length.
+
+    Recall is at most `max_recall_drop` lower (a share of 0 to 1), perplexity at most `max_ratio` times the baseline's.
+    """
+
+    lengths: Lengths
+    max_recall_drop: Share | None = None
+    max_ratio: Ratio | None = None
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Regression:
+        if self.max_recall_drop is None and self.max_ratio is None:
+            raise ValueError("asks for nothing; give max_recall_drop, max_ratio or both")
+        return self
+
+
 class Policy(_Strict):
     """What a run must show. `confidence` holds for the whole policy, not for each check: see `analysis.gate`."""
 
@@ -152,17 +169,23 @@ class Policy(_Strict):
     min_effective_length: OneLength | None = None
     no_blind_spot_up_to: OneLength | None = None
     short_context: ShortContext | None = None
+    regression: list[Regression] = []
 
     @model_validator(mode="after")
     def _asks_something(self) -> Policy:
         rules = (self.min_effective_length, self.no_blind_spot_up_to, self.short_context)
-        if not self.recall and not self.perplexity and all(rule is None for rule in rules):
+        if not (self.recall or self.perplexity or self.regression) and all(rule is None for rule in rules):
             raise ValueError(f"asks for nothing, which every model would pass; give one of {', '.join(RULES)}")
         return self
 
 
-RULES = ("recall", "perplexity", "min_effective_length", "no_blind_spot_up_to", "short_context")
-_PARTS: dict[str, type[BaseModel]] = {"recall": RecallFloor, "perplexity": RatioCeiling, "short_context": ShortContext}
+RULES = ("recall", "perplexity", "min_effective_length", "no_blind_spot_up_to", "short_context", "regression")
+_PARTS: dict[str, type[BaseModel]] = {
+    "recall": RecallFloor,
+    "perplexity": RatioCeiling,
+    "short_context": ShortContext,
+    "regression": Regression,
+}
 
 
 def json_schema() -> dict[str, Any]:

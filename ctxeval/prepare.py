@@ -8,6 +8,7 @@ from typing import Any
 from ctxeval.engine.agenda import Agenda
 from ctxeval.engine.budget import Geometry
 from ctxeval.errors import UsageError
+from ctxeval.model.adapter import read_adapter
 from ctxeval.model.load import read_config, read_tokenizer
 from ctxeval.probes.needle import NeedleGrid, NeedleProbe
 from ctxeval.probes.perplexity import PerplexityProbe
@@ -55,6 +56,8 @@ def prepare(spec: RunSpec) -> Prepared:
     Raises:
         UsageError: anything wrong with the options, the model's configuration, or the text.
     """
+    if spec.model.adapter is not None:
+        read_adapter(spec.model.adapter)  # so that a dry run finds what is wrong with it, too
     config = read_config(spec.model)
     windows = read_windows(config, spec.native_window)
     resolved = resolve(spec, windows.native)

@@ -10,7 +10,7 @@ from typing import Any
 from ctxeval.engine.budget import Cost, describe, tree_cost
 from ctxeval.errors import RunError
 from ctxeval.folder import default_folder, earlier_manifest, reserved
-from ctxeval.manifest import begin_session, describe_model, identity, manifest, now, update_session
+from ctxeval.manifest import begin_session, describe_model, describe_tokenizer, identity, manifest, now, update_session
 from ctxeval.model.calibrate import calibrate
 from ctxeval.model.head import widen_head
 from ctxeval.model.load import load_model
@@ -71,6 +71,8 @@ def _load(prepared: Prepared, observer: Observer) -> tuple[Session, dict[str, An
     head = "fp32" if widen_head(loaded.model) else loaded.dtype
     described = describe_model(loaded, path) | {"head": head}
     name = f"{loaded.name} ({loaded.quantization})" if loaded.quantization else loaded.name
+    if loaded.adapter:
+        name += f" with the adapter {loaded.adapter['name']} merged"
     observer.say(
         f"model {name}, {loaded.n_parameters / 1e6:,.1f} M parameters, "
         f"{loaded.dtype} ({loaded.dtype_reason or 'as asked'}) on {loaded.device}, attention {path}, head in {head}"
@@ -94,7 +96,7 @@ def _load(prepared: Prepared, observer: Observer) -> tuple[Session, dict[str, An
         cost={"tokens": cost.tokens, "flops": cost.flops},
         planned_rows=session.planned_rows,
     )
-    return session, record
+    return session, record | {"tokenizer": describe_tokenizer(loaded.tokenizer)}
 
 
 def _measure(session: Session, folder: Path, record: dict[str, Any], earlier: dict[str, Any] | None) -> None:

@@ -41,6 +41,7 @@ class ModelSpec:
     device_map: str | None = None
     attn_implementation: str | None = None
     trust_remote_code: bool = False
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)

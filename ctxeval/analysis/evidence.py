@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from ctxeval.analysis.perplexity import paired
+from ctxeval.analysis.paired import LOSS, cell_weights, pair_needles, paired_proportion
+from ctxeval.analysis.perplexity import finished, paired
 from ctxeval.analysis.recall import alike, failures, recall, scored
 from ctxeval.analysis.stats import ClusterProportion, mean_bounds, scaled_difference
 
@@ -137,6 +138,33 @@ def ratio_evidence(asked: pd.DataFrame, absent: int = 0) -> Evidence:
         return _exp(value - half), _exp(value + half)
 
     return Evidence(_exp(value), len(pairs), units, bounds, nan, missing, lost)
+
+
+def change_evidence(asked: pd.DataFrame, baseline: pd.DataFrame, same_needles: bool, absent: int = 0) -> Evidence:
+    """Return recall minus that of the baseline's rows, over the needles that both answered.
+
+    What only one of them has is missing, and so are NaN rows of the baseline: as misses they would lower the bar.
+    """
+    pairs = pair_needles(asked, baseline, same_needles)
+    one, other = scored(pairs.candidate), scored(pairs.baseline)
+    both = one.index.intersection(other.index[other["status"] == "ok"])
+    one, other = one.loc[both], other.loc[both]
+    nan = int((asked["status"] == "nan").sum())
+    missing = len(pairs.candidate) - len(both) + max(pairs.unpaired, absent)
+    lost = _lost(missing, pairs.candidate, pairs.baseline)
+    if one.empty:
+        return Evidence(math.nan, 0, 0, _undecided, nan, missing, lost)
+    share = paired_proportion(one["hit"] - other["hit"], cell_weights(one), one["document"])
+    return Evidence(share.value, share.rows, share.documents, share.bounds, nan, missing, lost)
+
+
+def ratio_to_baseline(asked: pd.DataFrame, baseline: pd.DataFrame, absent: int = 0) -> Evidence:
+    """Return the ratio of perplexity to that of the baseline's rows, on the documents that both have."""
+    known = finished(baseline)
+    known = known[np.isfinite(known["nll"])].set_index(LOSS)["nll"]
+    there = pd.MultiIndex.from_frame(asked[LOSS])
+    extra = len(baseline) - int(pd.MultiIndex.from_frame(baseline[LOSS]).isin(there).sum())
+    return ratio_evidence(asked.assign(baseline_nll=known.reindex(there).to_numpy()), max(extra, absent))
 
 
 def _exp(value: float) -> float:

@@ -20,9 +20,11 @@ from typing import Any, Literal
 import pandas as pd
 
 from ctxeval.analysis.agreement import plan_agreement
+from ctxeval.analysis.compare import Side
 from ctxeval.analysis.completeness import lost_text
 from ctxeval.analysis.headline import Headline, headline
 from ctxeval.analysis.question import Grid, Quantity, Question, Questions, State
+from ctxeval.analysis.regression import Against, RegressionQuestions, against
 from ctxeval.errors import ExitCode, UsageError, unknown
 from ctxeval.policy import Policy
 
@@ -70,11 +72,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Gate:
-    """The verdict on one scaling of a run, with the checks in the order of the policy."""
+    """The verdict on one scaling of a run, with the checks in the order of the policy; `notes` tell of a baseline."""
 
     policy: Policy
     scale: str
     checks: tuple[Check, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> State:
@@ -103,6 +106,7 @@ def gate(
     *,
     finished: bool = True,
     lost: str = "",
+    baseline: Against | None = None,
 ) -> Gate:
     """Check one scaling of a run.
 
@@ -114,20 +118,37 @@ def gate(
         grid: what the run was asked for; rows that it lacks are missing.
         finished: an unfinished run can fail, but not pass.
         lost: says that rows which were planned are not there; such a run cannot pass either.
+        baseline: what the policy's `regression` compares with.
     """
-    questions = Questions(policy, cells, summary, scale, grid).all()
+    run = (policy, cells, summary, scale, grid)
+    questions = (RegressionQuestions(*run, baseline=baseline) if baseline else Questions(*run)).all()
     tail = (1 - policy.confidence) / 2
     levels = (tail, tail / max(len(questions), 1))
     doubts = _doubts(cells, finished, lost)
-    return Gate(policy, scale, tuple(_check(one, levels, policy.min_documents, doubts) for one in questions))
+    checks = tuple(_check(one, levels, policy.min_documents, doubts) for one in questions)
+    return Gate(policy, scale, checks, baseline.notes if baseline else ())
 
 
-def gate_run(policy: Policy, cells: pd.DataFrame, manifest: dict[str, Any], scale: str | None = None) -> Gate:
+def gate_run(
+    policy: Policy,
+    cells: pd.DataFrame,
+    manifest: dict[str, Any],
+    scale: str | None = None,
+    baseline: Side | None = None,
+) -> Gate:
     """Check a run as it was read from its folder; without `scale`, its only scaling beside `none`.
 
     Raises:
-        UsageError: no rows, a manifest without its grid, or no such scaling.
+        UsageError: no rows, a manifest without its grid, no such scaling, a baseline that is unlike the run or that no
+            rule asks for, or a rule that asks for one that is not given.
     """
+    if policy.regression and baseline is None:
+        raise UsageError("the policy has the rule regression, but there is no baseline", "give --baseline RUN")
+    if baseline is not None and not policy.regression:
+        raise UsageError(
+            f"--baseline {baseline.name}, but no rule of the policy compares with it",
+            "add the rule regression, as in tasks/gates/regression.yaml, or leave the baseline out",
+        )
     if cells.empty:
         raise UsageError("the run has no rows", "measure it first")
     try:
@@ -152,8 +173,9 @@ def gate_run(policy: Policy, cells: pd.DataFrame, manifest: dict[str, Any], scal
         ) from None
     chosen = choose_scaling(labels, scale)
     summary = headline(cells, native_window=window, lengths=lengths, scalings=labels)
+    accepted = against(baseline, manifest, "the run") if baseline else None
     finished, lost = bool(manifest.get("finished")), lost_text(manifest, len(cells))
-    return gate(policy, cells, summary, chosen, grid, finished=finished, lost=lost)
+    return gate(policy, cells, summary, chosen, grid, finished=finished, lost=lost, baseline=accepted)
 
 
 def choose_scaling(labels: list[str], wanted: str | None) -> str:

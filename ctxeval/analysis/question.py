@@ -16,8 +16,9 @@ from ctxeval.analysis.recall import BASELINE, asked, document_correlation, score
 from ctxeval.policy import Length, Policy, Span, parse_depth_span, parse_span
 
 State = Literal["pass", "fail", "inconclusive"]
-#: `margin`: recall minus a share of the unpatched model's; `blind`: the same, beside the ratio.
-Quantity = Literal["recall", "margin", "ratio", "blind"]
+#: `margin`: recall minus a share of the unpatched model's; `blind`: the same, beside the ratio; `change`: recall minus
+#: a baseline's.
+Quantity = Literal["recall", "margin", "ratio", "blind", "change"]
 #: Of the error rate of "not in the blind spot", what goes to recall; the ratio has the rest.
 BLIND_RECALL_SHARE = 0.8
 KEYS = ["document", "trial", "depth_percent", "needle_id"]

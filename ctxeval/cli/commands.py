@@ -12,6 +12,8 @@ import typer
 
 from ctxeval.cli import options as opt
 from ctxeval.cli import signals
+from ctxeval.cli.baseline import baseline
+from ctxeval.cli.compare import compare
 from ctxeval.cli.gate import gate
 from ctxeval.cli.plan import OPTIONS as PLAN_OPTIONS
 from ctxeval.cli.plan import TAKEN, plan
@@ -53,6 +55,8 @@ def register(app: typer.Typer) -> None:
             opt.with_options(plan, *TAKEN, own=PLAN_OPTIONS),
             f"ctxeval plan --policy ship -m {LLAMA} --scale yarn --len 32k --packed",
         ),
+        ("compare", compare, "ctxeval compare results/RUN@none results/RUN@yarn"),
+        ("baseline", baseline, "ctxeval baseline results/RUN -o results/baselines/NAME.json"),
         ("tasks", tasks, "ctxeval tasks needle"),
     ):
         app.command(name, epilog=f"Example: `{example}`")(function)
@@ -140,7 +144,7 @@ def build_spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
         raise UsageError("no model given", "give -m/--model: a Hub id, a folder, a GGUF file, or demo")
     _check_choice("dtype", values["dtype"], DTYPES)
     _check_choice("protocol", values.get("protocol", "tail"), PROTOCOLS)
-    names = ("revision", "dtype", "device", "device_map", "attn_implementation", "trust_remote_code")
+    names = ("revision", "dtype", "device", "device_map", "attn_implementation", "trust_remote_code", "adapter")
     plain = (
         "factor",
         "documents",

@@ -24,6 +24,10 @@ def gate(
     scale: Annotated[
         str | None, typer.Option("--scale", help="The scaling that ships; by default the only one beside none.")
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option("--baseline", metavar="RUN", help="For the rule regression: RUN, RUN@SCALE or a baseline file."),
+    ] = None,
     format: Annotated[str, typer.Option("--format", help="table, json or junit.")] = "table",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file instead of stdout.")] = None,
 ) -> None:
@@ -33,12 +37,14 @@ def gate(
     from ctxeval.report.gate import verdict_line
     from ctxeval.results.files import write_whole
     from ctxeval.results.store import load_run
+    from ctxeval.sides import open_side
 
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     wanted = load_policy(policy)
     run = load_run(run_folder)
-    found = gate_run(wanted, run.cells, run.manifest, scale)
+    against = open_side(baseline, scale) if baseline is not None else None
+    found = gate_run(wanted, run.cells, run.manifest, scale, against)
     if output is not None:
         write_whole(output, render(found, run, format).encode())
         typer.echo(verdict_line(found), err=True)

@@ -53,6 +53,10 @@ AttentionOpt = Annotated[
         help="A transformers attention; default: the fastest proved one.",
     ),
 ]
+AdapterOpt = Annotated[
+    str | None,
+    typer.Option("--adapter", rich_help_panel=MODEL, help="Folder of a peft adapter (safetensors), merged first."),
+]
 TrustOpt = Annotated[
     bool,
     typer.Option("--trust-remote-code", rich_help_panel=MODEL, help="Run code that comes with the model. Recorded."),
@@ -250,6 +254,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "device_map": (DeviceMapOpt, None),
     "attn_implementation": (AttentionOpt, None),
     "trust_remote_code": (TrustOpt, False),
+    "adapter": (AdapterOpt, None),
     "chunk": (ChunkOpt, 1024),
     "min_recall": (MinRecallOpt, None),
     "max_ratio": (MaxRatioOpt, None),

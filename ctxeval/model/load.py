@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctxeval.errors import RunError, UsageError
+from ctxeval.model.adapter import merge_adapter, read_adapter
 from ctxeval.model.gguf import no_gguf_bar, quantization
 from ctxeval.model.placement import Dtype, choose_device, choose_dtype
 from ctxeval.model.source import Kind, Source, quiet, read_config, read_tokenizer, reason, resolve_source
@@ -26,7 +28,7 @@ class LanguageModel:
 
     `config` is the text model's configuration. `device` is where input ids go. `dtype` is fp32, bf16 or fp16, with
     `dtype_reason` where it was chosen here. `revision` is the resolved commit of a Hub model. `quantization` is empty
-    for weights as trained. `n_parameters` counts tied weights once.
+    for weights as trained. `n_parameters` counts tied weights once. `adapter` says what was merged into the weights.
     """
 
     model: PreTrainedModel
@@ -42,6 +44,7 @@ class LanguageModel:
     quantization: str
     attn_implementation: str
     n_parameters: int
+    adapter: Mapping[str, str] | None = None
 
 
 def load_model(
@@ -53,6 +56,7 @@ def load_model(
     device_map: str | None = None,
     attn_implementation: str | None = None,
     trust_remote_code: bool = False,
+    adapter: str | None = None,
 ) -> LanguageModel:
     """Load a model and its tokenizer from safetensors or GGUF; pickled weights are never read.
 
@@ -64,22 +68,26 @@ def load_model(
         device_map: accelerate's placement over several devices, for example `auto`; excludes `device`.
         attn_implementation: `sdpa`, `eager` or `flash_attention_2`; by default transformers chooses.
         trust_remote_code: run Python code that comes with the model.
+        adapter: folder of a peft adapter in safetensors, which is merged into the weights.
 
     Raises:
         UsageError: found before weights load: no safetensors or GGUF weights, or see `read_config`, `read_tokenizer`
             and the placement options.
-        RunError: the weights cannot be loaded.
+        RunError: the weights cannot be loaded, or the adapter cannot be merged or does nothing.
     """
     spec = name_or_path
     if not isinstance(spec, ModelSpec):
-        spec = ModelSpec(spec, revision, dtype, device, device_map, attn_implementation, trust_remote_code)
+        spec = ModelSpec(spec, revision, dtype, device, device_map, attn_implementation, trust_remote_code, adapter)
     source = resolve_source(spec.name_or_path)
     place = choose_device(spec)
     number = choose_dtype(spec, place)
     config = read_config(spec)
     tokenizer = read_tokenizer(spec)
     _check_weights(spec, source)
+    extra = read_adapter(spec.adapter) if spec.adapter is not None else None
     model = _load_weights(spec, source, config, place, number)
+    if extra is not None:
+        model = merge_adapter(model, extra)
     return LanguageModel(
         model=model,
         tokenizer=tokenizer,
@@ -94,6 +102,7 @@ def load_model(
         quantization=_quantization(source, config),
         attn_implementation=str(model.config._attn_implementation),
         n_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        adapter=extra.describe() if extra is not None else None,
     )
 
 

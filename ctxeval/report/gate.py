@@ -39,6 +39,7 @@ def header_lines(gate: Gate, manifest: Mapping[str, Any]) -> list[str]:
     return [
         model_line(manifest),
         one_line(f"scaling {gate.scale} · policy {gate.policy.title or 'without a title'} · confidence {level}"),
+        *map(one_line, gate.notes),
     ]
 
 
@@ -76,7 +77,7 @@ def measured_text(check: Check) -> str:
         return f"{number(check.value)} ({number_range(estimate)})"
     if check.quantity == "blind":
         return f"{100 * check.value:+.0f}, ratio {number(check.ratio)}"
-    if check.quantity == "margin":
+    if check.quantity in ("margin", "change"):
         return f"{100 * check.value:+.0f} ({_points(check.low, -1)} to {_points(check.high, 1)})"
     return f"{share(check.value)} % ({percent_range(estimate)})"
 
@@ -94,6 +95,8 @@ def asked_text(check: Check) -> str:
         return f"≤ {check.bar:g}"
     if check.quantity == "blind":
         return "not blind"
+    if check.quantity == "change":
+        return f"≥ {100 * check.bar:g} points"
     return "≥ 0 points" if check.quantity == "margin" else f"≥ {100 * check.bar:g} %"
 
 
@@ -127,6 +130,9 @@ def _decided(check: Check) -> str:
         side = "above" if check.state == "fail" else "at most"
         return f"the ratio is credibly {side} {check.bar:g}, over {check.documents} documents"
     side = "below" if check.state == "fail" else "at least"
+    if check.quantity == "change":
+        more = "more" if check.state == "fail" else "at most"
+        return f"recall has credibly dropped by {more}{' than' * (more == 'more')} {-100 * check.bar:g} points"
     bar = f"{100 * check.bar:g} %" if check.quantity == "recall" else "the share of the unpatched model's that is asked"
     return f"recall is credibly {side} {bar}, over {check.documents} documents"
 
@@ -148,6 +154,7 @@ def gate_json(gate: Gate, manifest: Mapping[str, Any]) -> dict[str, Any]:
             "summary": verdict_line(gate),
             "scale": gate.scale,
             "policy": gate.policy.model_dump(mode="json"),
+            "notes": list(gate.notes),
             "model": manifest.get("model"),
             "checks": [{**asdict(check), "reason": reason(check)} for check in by_urgency(gate)],
         }

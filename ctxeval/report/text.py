@@ -87,6 +87,8 @@ def model_line(manifest: Mapping[str, Any]) -> str:
     parts = [str(model.get("name") or "unknown model")]
     if model.get("quantization"):
         parts.append(f"quantised: {model['quantization']}")
+    if isinstance(model.get("adapter"), Mapping):
+        parts.append(f"adapter {model['adapter'].get('name')}")
     parts += [str(manifest[key]) for key in ("dtype", "device") if manifest.get(key)]
     return one_line(" · ".join(parts))
 

@@ -208,7 +208,11 @@ def to_frame(cells: Sequence[Cell]) -> pd.DataFrame:
     """Return the table of cells: every column of every probe, nan or NA where a probe has no such column."""
     import pandas as pd
 
-    frame = pd.DataFrame([cell.to_row() for cell in cells], columns=list(COLUMNS))
+    return typed(pd.DataFrame([cell.to_row() for cell in cells], columns=list(COLUMNS)))
+
+
+def typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the table with the types that its columns have even where they are empty."""
     numbers = ("depth_percent", "needle_position", "needle_distance", "answer_logprob", "margin", "nll", "baseline_nll")
     return frame.astype({**dict.fromkeys(numbers, "float64"), "correct": "boolean"})
 
