@@ -20,6 +20,7 @@ from ctxeval.model.scores import TokenScores
 from ctxeval.model.source import reason as reason_of
 from ctxeval.prepare import Prepared
 from ctxeval.probes.perplexity import BASELINE
+from ctxeval.results.samples import SampleStore
 from ctxeval.results.schema import Cell, PerplexityCell
 from ctxeval.results.store import RunStore, load_run
 from ctxeval.rope.patch import RopePatch
@@ -85,6 +86,12 @@ class Session:
         """
         for row in load_run(store.path).cells.to_dict("records"):
             self._remember(row)
+        with SampleStore(store.path) as samples:
+            self._measure_units(store, samples, speed, proved)
+
+    def _measure_units(
+        self, store: RunStore, samples: SampleStore, speed: Speed, proved: Callable[[], None]
+    ) -> None:
         for unit in self.prepared.agenda.units():
             cells = self._cells(unit)
             missing = sum(cell.cell_id not in store.ids for cell in cells)
@@ -93,7 +100,9 @@ class Session:
             if self._apply(unit):
                 proved()
             began, before = time.perf_counter(), self.forwarded
+            excerpts = {cell.cell_id: one.excerpt for cell, one in zip(cells, unit.measurements, strict=True)}
             for cell in self._measure_unit(unit, cells, store.ids, speed):
+                samples.offer(cell, excerpts[cell.cell_id])
                 store.append([cell])
                 self._remember(cell.to_row())
             self.observer.detail(

@@ -9,6 +9,7 @@ from typing import Any
 
 from ctxeval.engine.plan import Prompt
 from ctxeval.model.scores import TokenScores
+from ctxeval.results.samples import Excerpt
 from ctxeval.results.schema import CELL_TYPES, Cell, cell_id
 
 
@@ -18,11 +19,13 @@ class Measurement:
 
     columns: the row's columns that are known beforehand, but for `scale`, `factor` and `cell_id`.
     read: turns the scores of `prompts`, in order, into the columns that were measured.
+    excerpt: the text around the needle, for the eye; no part of the row or its id.
     """
 
     columns: Mapping[str, Any]
     prompts: tuple[Prompt, ...]
     read: Callable[[Sequence[TokenScores]], Mapping[str, Any]]
+    excerpt: Excerpt | None = None
 
     def bind(self, scale: str, factor: float, identity: Mapping[str, Any]) -> Cell:
         """Return the unmeasured cell of this row for one scaling.

@@ -17,13 +17,13 @@ import numpy as np
 
 from ctxeval.engine.plan import Prompt
 from ctxeval.model.scores import TokenScores
+from ctxeval.probes.excerpt import excerpt
 from ctxeval.probes.measurement import Measurement
 from ctxeval.probes.packing import Candidate, GridCell, choose, least_apart
 from ctxeval.probes.sites import SiteRule, lead_in, nearest_depth
 from ctxeval.probes.task import Needle, NeedleTask, make_needle
 from ctxeval.text.assemble import Frame, Insertion, Question, assemble, reach
 from ctxeval.text.documents import Document
-
 
 @dataclass(frozen=True)
 class NeedleGrid:
@@ -224,7 +224,9 @@ class NeedleProbe:
             "answer_tokens": len(question.answer_ids),
         }
         prompt = Prompt(built.ids, built.answer_position, length + 1)
-        return Measurement(columns, (prompt,), _Reading(self.frame, question, asked.value))
+        shown = reach(self.frame, insertions, question, length)
+        around = next((excerpt(document, site, shown, one) for site, one in inside if one is asked), None)
+        return Measurement(columns, (prompt,), _Reading(self.frame, question, asked.value), around)
 
     def _visible(
         self, hidden: Sequence[tuple[int, Needle]], question: Question, length: int

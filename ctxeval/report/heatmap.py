@@ -11,10 +11,9 @@ from rich.text import Text
 
 from ctxeval.analysis.onset import length_label
 from ctxeval.analysis.recall import recall_table
+from ctxeval.report.palette import DEFAULT, colour, ink_on
 from ctxeval.report.text import percent, scale_label
 
-#: gkamradt's needle-in-a-haystack colours, at 0, 50 and 100 %; black text reads on all of them.
-PALETTE = ("#F0496E", "#EBB839", "#0CD79F")
 FEW_TRIALS = 5
 COLUMNS_A_BLOCK = 11
 CELL_WIDTH = 6
@@ -55,28 +54,15 @@ def span(counts: Any) -> str:
     return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)}–{max(counts)}"
 
 
-def colour(share: float) -> str:
-    """Return the palette's colour of a share (0 to 1) as `#rrggbb`, interpolated in sRGB."""
-    position = min(max(share, 0.0), 1.0) * (len(PALETTE) - 1)
-    index = min(int(position), len(PALETTE) - 2)
-    left, right = (_channels(PALETTE[index + step]) for step in (0, 1))
-    mixed = (round(a + (b - a) * (position - index)) for a, b in zip(left, right, strict=True))
-    return "#" + "".join(f"{channel:02x}" for channel in mixed)
-
-
-def _channels(code: str) -> tuple[int, ...]:
-    return tuple(int(code[start : start + 2], 16) for start in (1, 3, 5))
-
-
-def terminal_heatmap(grid: Grid, native_window: int) -> Text:
+def terminal_heatmap(grid: Grid, native_window: int, palette: str = DEFAULT) -> Text:
     """Draw one scaling: depth 0 at the top, a bar where the native window ends, (n) in brackets under 5 trials."""
     text = Text()
     for start in range(0, grid.recall.shape[1], COLUMNS_A_BLOCK):
-        _draw(text, grid, slice(start, start + COLUMNS_A_BLOCK), native_window)
+        _draw(text, grid, slice(start, start + COLUMNS_A_BLOCK), native_window, palette)
     return text.append(_caption(grid, native_window), style="dim")
 
 
-def _draw(text: Text, grid: Grid, block: slice, native_window: int) -> None:
+def _draw(text: Text, grid: Grid, block: slice, native_window: int, palette: str) -> None:
     every = [int(length) for length in grid.recall.columns]
     lengths = every[block]
     text.append(f"{grid.label}\n", style="bold").append("  depth")
@@ -87,16 +73,17 @@ def _draw(text: Text, grid: Grid, block: slice, native_window: int) -> None:
         text.append(f"{depth:5.4g} %" if math.isfinite(depth) else "      –")
         for length in lengths:
             share, trials = float(grid.recall.loc[depth, length]), int(grid.trials.loc[depth, length])
-            text.append(*_cell(share, trials)).append(_bar(length, every, native_window))
+            text.append(*_cell(share, trials, palette)).append(_bar(length, every, native_window))
         text.append("\n")
 
 
-def _cell(share: float, trials: int) -> tuple[str, str]:
+def _cell(share: float, trials: int, palette: str) -> tuple[str, str]:
     if trials == 0:
         return "–".rjust(CELL_WIDTH - 1) + " ", "dim"
     if trials < FEW_TRIALS:
         return f"({percent(share)})".rjust(CELL_WIDTH), "dim"
-    return percent(share).rjust(CELL_WIDTH - 1) + " ", f"black on {colour(share)}"
+    shade = colour(share, palette)
+    return percent(share).rjust(CELL_WIDTH - 1) + " ", f"{ink_on(shade)} on {shade}"
 
 
 def _bar(length: int, lengths: list[int], native_window: int) -> str:
