@@ -1,9 +1,9 @@
-"""Onsets and blind spots under other thresholds, as Markdown and JSON."""
+"""Onsets and blind spots under other thresholds, as tables, Markdown and JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ctxeval.analysis.headline import Headline
@@ -14,7 +14,17 @@ from ctxeval.report.text import markdown_cell, scale_label
 from ctxeval.results.files import plain
 
 
-def markdown_sweep(rows: Sequence[Swept], summary: Headline) -> str:
+@dataclass(frozen=True)
+class SweepTable:
+    """A table of cells; without lines, `nowhere` says what that means."""
+
+    title: str
+    header: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
+    nowhere: str = ""
+
+
+def sweep_tables(rows: Sequence[Swept], summary: Headline) -> list[SweepTable]:
     """Return three tables: where perplexity breaks by ε, where recall breaks by floor, and the blind spot by both.
 
     A table about a probe that was not measured is left out, and so is a row in which no length is shown to be blind.
@@ -25,30 +35,37 @@ def markdown_sweep(rows: Sequence[Swept], summary: Headline) -> str:
     tables = []
     if has_perplexity(summary):
         lines = [
-            [scale_label(*scale), *(str(at[scale[0], epsilon, floors[0]].ratio_onset) for epsilon in epsilons)]
+            (scale_label(*scale), *(str(at[scale[0], epsilon, floors[0]].ratio_onset) for epsilon in epsilons))
             for scale in scales
         ]
         title = "Where perplexity breaks, by ε (broken: ratio credibly above 1 + ε)"
-        tables.append(_table(title, ["Scaling", *map(_percent, epsilons)], lines))
+        tables.append(SweepTable(title, ("Scaling", *map(_percent, epsilons)), tuple(lines)))
     if has_recall(summary) and summary.signal:
         lines = [
-            [scale_label(*scale), *(str(at[scale[0], epsilons[0], floor].recall_onset) for floor in floors)]
+            (scale_label(*scale), *(str(at[scale[0], epsilons[0], floor].recall_onset) for floor in floors))
             for scale in scales
         ]
         title = "Where recall breaks, by floor (broken: recall credibly below floor · R)"
-        tables.append(_table(title, ["Scaling", *(f"{floor:g} R" for floor in floors)], lines))
+        tables.append(SweepTable(title, ("Scaling", *(f"{floor:g} R" for floor in floors)), tuple(lines)))
     if len(tables) == 2:
         lines = [
-            [scale_label(*scale), f"{floor:g} R", *(_lengths(at[scale[0], one, floor].blind_spot) for one in epsilons)]
+            (scale_label(*scale), f"{floor:g} R", *(_lengths(at[scale[0], one, floor].blind_spot) for one in epsilons))
             for scale in scales
             for floor in floors
             if any(at[scale[0], one, floor].blind_spot for one in epsilons)
         ]
         title = "Blind spot, by floor and ε (recall broken, perplexity holds)"
-        header = ["Scaling", "Floor", *map(_percent, epsilons)]
-        nowhere = f"**{title}**\n\nShown at no length under any of these thresholds.\n"
-        tables.append(_table(title, header, lines) if lines else nowhere)
-    return "\n".join(tables)
+        header = ("Scaling", "Floor", *map(_percent, epsilons))
+        tables.append(SweepTable(title, header, tuple(lines), "Shown at no length under any of these thresholds."))
+    return tables
+
+
+def markdown_sweep(rows: Sequence[Swept], summary: Headline) -> str:
+    """Return the tables of `sweep_tables` as Markdown."""
+    return "\n".join(
+        _table(one.title, one.header, one.lines) if one.lines else f"**{one.title}**\n\n{one.nowhere}\n"
+        for one in sweep_tables(rows, summary)
+    )
 
 
 def json_sweep(rows: Sequence[Swept]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.table import Table
@@ -72,7 +72,7 @@ def _block(summary: Headline, columns: Sequence[int], title: str, retrieval: boo
     for row in summary.rows:
         cells = [_recall_cell(row.lengths[i]) if retrieval else _ratio_cell(row.lengths[i]) for i in columns]
         limit = through(row.recall_through if retrieval else row.ratio_through, summary.lengths[0])
-        table.add_row(Text(_label(row)), *cells, Text(limit))
+        table.add_row(Text(row_label(row)), *cells, Text(limit))
     return table
 
 
@@ -83,34 +83,48 @@ def _absolute(summary: Headline, columns: Sequence[int]) -> Table:
     for column in columns:
         table.add_column(length_label(summary.lengths[column]), justify="right", no_wrap=True, min_width=5)
     for row in summary.rows:
-        table.add_row(Text(_label(row)), *(Text(number(row.lengths[i].perplexity.value)) for i in columns))
+        table.add_row(Text(row_label(row)), *(Text(number(row.lengths[i].perplexity.value)) for i in columns))
     return table
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What a table says of a probe at one length: the value, its interval, its state and the marks of that state."""
+
+    value: str
+    spread: str
+    state: State
+    marks: str
+
+
+def measured_recall(result: LengthResult) -> Measured:
+    """Return recall in percent."""
+    incomplete = INCOMPLETE if result.recall_nan or result.recall_missing else ""
+    state = result.recall_state
+    return Measured(percent(result.recall.value), percent_range(result.recall), state, MARKS[state] + incomplete)
+
+
+def measured_ratio(result: LengthResult) -> Measured:
+    """Return the perplexity ratio."""
+    incomplete = INCOMPLETE if result.ratio_nan or result.ratio_missing else ""
+    value = "NaN" if result.ratio_nan else number(result.perplexity.ratio.value)
+    state = result.ratio_state
+    return Measured(value, number_range(result.perplexity.ratio), state, MARKS[state] + incomplete)
+
+
 def _recall_cell(result: LengthResult) -> Text:
-    text = Text(percent(result.recall.value) + _recall_marks(result), style=STYLES[result.recall_state])
-    return text.append("\n" + percent_range(result.recall), style="dim not bold default")
+    one = measured_recall(result)
+    return Text(one.value + one.marks, style=STYLES[one.state]).append("\n" + one.spread, style="dim not bold default")
 
 
 def _ratio_cell(result: LengthResult) -> Text:
-    ratio = result.perplexity.ratio
-    text = Text(_ratio(result) + _ratio_marks(result), style=STYLES[result.ratio_state])
-    return text.append("\n" + half_width(ratio), style="dim not bold default")
+    one = measured_ratio(result)
+    text = Text(one.value + one.marks, style=STYLES[one.state])
+    return text.append("\n" + half_width(result.perplexity.ratio), style="dim not bold default")
 
 
-def _recall_marks(result: LengthResult) -> str:
-    return MARKS[result.recall_state] + (INCOMPLETE if result.recall_nan or result.recall_missing else "")
-
-
-def _ratio(result: LengthResult) -> str:
-    return "NaN" if result.ratio_nan else number(result.perplexity.ratio.value)
-
-
-def _ratio_marks(result: LengthResult) -> str:
-    return MARKS[result.ratio_state] + (INCOMPLETE if result.ratio_nan or result.ratio_missing else "")
-
-
-def _label(row: ScalingResult) -> str:
+def row_label(row: ScalingResult) -> str:
+    """Write a scaling with its factor; `none` is marked as the base that the others are compared with."""
     label = scale_label(row.scale, row.factor)
     return f"{label} (base)" if row.scale == "none" else label
 
@@ -123,7 +137,7 @@ def markdown_tables(summary: Headline) -> str:
     if has_perplexity(summary):
         parts.append(_markdown(summary, "Perplexity ratio to the unpatched native window ↓ (95 % interval)", False))
     if has_perplexity(summary) and not has_recall(summary):
-        lines = [_line([_label(row), *(number(one.perplexity.value) for one in row.lengths)]) for row in summary.rows]
+        lines = [_line([row_label(row), *(number(one.perplexity.value) for one in row.lengths)]) for row in summary.rows]
         header = ["Scaling", *map(length_label, summary.lengths)]
         parts.append(
             "\n".join([f"**{ABSOLUTE}**", "", _line(header), "|:--" + "|--:" * len(summary.lengths) + "|", *lines, ""])
@@ -137,16 +151,13 @@ def _markdown(summary: Headline, title: str, retrieval: bool) -> str:
     for row in summary.rows:
         cells = [_markdown_cell(result, retrieval) for result in row.lengths]
         limit = through(row.recall_through if retrieval else row.ratio_through, summary.lengths[0])
-        lines.append(_line([_label(row), *cells, limit]))
+        lines.append(_line([row_label(row), *cells, limit]))
     return "\n".join(lines) + "\n"
 
 
 def _markdown_cell(result: LengthResult, retrieval: bool) -> str:
-    if retrieval:
-        value, spread, marks = percent(result.recall.value), percent_range(result.recall), _recall_marks(result)
-    else:
-        value, spread, marks = _ratio(result), number_range(result.perplexity.ratio), _ratio_marks(result)
-    return value + (f" ({spread})" if spread else "") + (f" {marks}" if marks else "")
+    one = measured_recall(result) if retrieval else measured_ratio(result)
+    return one.value + (f" ({one.spread})" if one.spread else "") + (f" {one.marks}" if one.marks else "")
 
 
 def _line(cells: Sequence[str]) -> str:

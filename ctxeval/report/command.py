@@ -1,0 +1,77 @@
+"""The command line that repeats a run, from the spec in its manifest: also where it was run from Python. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+#: Field of the spec → option. What equals the default of the option is left out.
+_MODEL = {
+    "revision": "--revision",
+    "dtype": "--dtype",
+    "device": "--device",
+    "device_map": "--device-map",
+    "attn_implementation": "--attn-implementation",
+    "trust_remote_code": "--trust-remote-code",
+}
+_RUN = {
+    "scales": "--scale",
+    "length": "--len",
+    "factor": "--factor",
+    "native_window": "--native-window",
+    "lengths": "--lengths",
+    "depths": "--depths",
+    "documents": "--docs",
+    "perplexity_documents": "--ppl-docs",
+    "trials": "--trials",
+    "seed": "--seed",
+    "corpus": "--corpus",
+    "task": "--task",
+    "packed": "--packed",
+    "needles_per_context": "--needles-per-context",
+    "exact_subset": "--exact-subset",
+    "chat": "--chat",
+    "protocol": "--protocol",
+    "stride": "--stride",
+    "chunk": "--chunk",
+}
+_DEFAULTS: Mapping[str, Any] = {
+    **{"dtype": "auto", "device": "auto", "scales": ["none"], "documents": 16, "trials": 1, "seed": 0},
+    **{"corpus": "sotu", "task": "needle", "needles_per_context": 10, "exact_subset": 12, "protocol": "tail"},
+    "chunk": 1024,
+}
+_NEEDLE = ("depths", "trials", "task", "packed", "needles_per_context", "exact_subset", "chat")
+_PERPLEXITY = ("protocol", "stride")
+
+
+def command_line(manifest: Mapping[str, Any]) -> str:
+    """Return the `ctxeval` command that measures the same again; empty where the manifest has no spec."""
+    spec = manifest.get("spec")
+    if not isinstance(spec, Mapping) or not isinstance(spec.get("model"), Mapping):
+        return ""
+    probes = list(spec.get("probes") or ())
+    name = {("needle",): "needle", ("perplexity",): "ppl"}.get(tuple(probes), "run")
+    foreign = {"needle": (*_PERPLEXITY, "perplexity_documents"), "ppl": (*_NEEDLE, "perplexity_documents")}.get(name, ())
+    words = ["ctxeval", name, "-m", str(spec["model"].get("name_or_path"))]
+    for field, option in _MODEL.items():
+        words += _words(option, spec["model"].get(field), _DEFAULTS.get(field))
+    for field, option in _RUN.items():
+        if field not in foreign:
+            words += _words(option, spec.get(field), _DEFAULTS.get(field))
+    for field, value in (spec.get("scaling_options") or {}).items():
+        option = f"--{field.replace('_', '-')}"
+        words += [f"--no-{option[2:]}"] if value is False else _words(option, value, None)
+    return shlex.join(words)
+
+
+def _words(option: str, value: Any, default: Any) -> list[str]:
+    if value is None or value is False or value in ([], default):
+        return []
+    if value is True:
+        return [option]
+    if isinstance(value, list):
+        text = ",".join(f"{one!r}" if isinstance(one, float) else str(one) for one in value)
+        # A bare count of depths would mean evenly spaced ones.
+        return [option, f"{text}," if option == "--depths" and len(value) == 1 else text]
+    return [option, str(value)]
