@@ -89,9 +89,7 @@ class Session:
         with SampleStore(store.path) as samples:
             self._measure_units(store, samples, speed, proved)
 
-    def _measure_units(
-        self, store: RunStore, samples: SampleStore, speed: Speed, proved: Callable[[], None]
-    ) -> None:
+    def _measure_units(self, store: RunStore, samples: SampleStore, speed: Speed, proved: Callable[[], None]) -> None:
         for unit in self.prepared.agenda.units():
             cells = self._cells(unit)
             missing = sum(cell.cell_id not in store.ids for cell in cells)

@@ -35,6 +35,7 @@ from ctxeval.analysis.recall import (
     unpatched_inside,
 )
 from ctxeval.analysis.stats import NOTHING, Estimate
+from ctxeval.errors import UsageError
 
 #: R must be credibly above this (and above the no-needle control) for a verdict.
 NO_SIGNAL_RECALL = 0.1
@@ -243,11 +244,20 @@ def _course(name: str, states: dict[int, State]) -> str:
 
 
 def from_manifest(cells: pd.DataFrame, manifest: dict[str, Any]) -> Headline:
-    """Summarise the cells of a run on the grid that its manifest resolved."""
-    resolved = manifest["resolved"]
-    return headline(
-        cells,
-        native_window=int(resolved["native_window"]),
-        lengths=[int(length) for length in resolved["lengths"]],
-        scalings=[str(scaling["label"]) for scaling in resolved["scalings"]],
-    )
+    """Summarise the cells of a run on the grid that its manifest resolved.
+
+    Raises:
+        UsageError: the manifest does not say what that is.
+    """
+    try:
+        resolved = manifest["resolved"]
+        window, lengths = int(resolved["native_window"]), [int(length) for length in resolved["lengths"]]
+        labels = [str(scaling["label"]) for scaling in resolved["scalings"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"the run's manifest does not say what was asked for ({type(error).__name__}: {error})",
+            "it is damaged, or was written by another version",
+        ) from None
+    if not lengths or not labels:
+        raise UsageError("the run's manifest has no lengths or no scalings", "it is damaged")
+    return headline(cells, native_window=window, lengths=lengths, scalings=labels)

@@ -17,6 +17,7 @@ from ctxeval.cli.compare import compare
 from ctxeval.cli.gate import gate
 from ctxeval.cli.plan import OPTIONS as PLAN_OPTIONS
 from ctxeval.cli.plan import TAKEN, plan
+from ctxeval.cli.report import report
 from ctxeval.errors import UsageError, unknown
 from ctxeval.spec import (
     DTYPES,
@@ -48,7 +49,7 @@ def register(app: typer.Typer) -> None:
             opt.with_options(run, *opt.OPTIONS),
             f"ctxeval run -m {LLAMA} --scale none,pi,ntk,yarn --len 32k --packed",
         ),
-        ("report", report, "ctxeval report results/RUN --format md"),
+        ("report", report, "ctxeval report results/RUN --format html -o report.html"),
         ("gate", gate, "ctxeval gate results/RUN --policy tasks/gates/ship.yaml"),
         (
             "plan",
@@ -97,19 +98,6 @@ def demo(
         packed=True,
     )
     _run_and_show(spec, {"output": output, "format": format, "verbose": verbose, "quiet": quiet})
-
-
-def report(
-    run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    format: Annotated[str, typer.Option("--format", help="table, md, csv or json.")] = "table",
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file instead of stdout.")] = None,
-) -> None:
-    """Show the tables of a finished (or unfinished) run."""
-    from ctxeval.cli.show import show
-    from ctxeval.results.store import load_run
-
-    _check_choice("format", format, FORMATS)
-    show(load_run(run_folder), format, output)
 
 
 def tasks(name: Annotated[str | None, typer.Argument(help="A task, for its details and a sample.")] = None) -> None:

@@ -25,6 +25,7 @@ from ctxeval.probes.task import Needle, NeedleTask, make_needle
 from ctxeval.text.assemble import Frame, Insertion, Question, assemble, reach
 from ctxeval.text.documents import Document
 
+
 @dataclass(frozen=True)
 class NeedleGrid:
     """What the needle probe asks: lengths in tokens, depths in percent, and the seeds' coordinates."""

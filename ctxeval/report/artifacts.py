@@ -10,19 +10,21 @@ from typing import Any
 from ctxeval.analysis.headline import Headline
 from ctxeval.analysis.sweep import sweep
 from ctxeval.report.distance import csv_distance, distance_rows, markdown_distance
-from ctxeval.report.heatmap import grids
 from ctxeval.report.notes import reference_line, verdict_lines, warnings
 from ctxeval.report.sweep import json_sweep, markdown_sweep
-from ctxeval.report.tables import csv_table, has_perplexity, json_table, markdown_tables
+from ctxeval.report.tables import csv_table, json_table, markdown_tables
 from ctxeval.report.text import markdown_cell, measured_documents, model_line, protocol_line
 from ctxeval.results.files import plain, write_whole
 from ctxeval.results.store import Run
+
+#: The pictures that lie beside a run's rows; all of them are had by `report --pictures`.
+PICTURES = ("curves", "heatmap")
 
 
 def write_artifacts(run: Run, summary: Headline | None = None) -> list[Path]:
     """Write headline.md, .csv, .json, distance.csv, cells.csv and the pictures into the run folder; return their paths.
 
-    distance.csv and heatmap.png need needle rows, curves.png perplexity rows: a file without data is not written.
+    distance.csv and heatmap.png need needle rows: a file without data is not written.
 
     Raises:
         RunError: the disk refuses.
@@ -81,12 +83,6 @@ def _item(line: str) -> str:
 
 def _pictures(run: Run, summary: Headline) -> dict[str, bytes]:
     # Here, because matplotlib takes half a second that no other report needs.
-    from ctxeval.report.pictures import curves_png, heatmap_png
+    from ctxeval.report.pictures import picture_files
 
-    pictures = {}
-    panels = grids(run.cells, [row.scale for row in summary.rows])
-    if panels:
-        pictures["heatmap.png"] = heatmap_png(panels, summary.native_window, run.manifest, summary.plan)
-    if has_perplexity(summary):
-        pictures["curves.png"] = curves_png(summary, run.manifest)
-    return pictures
+    return picture_files(run.cells, run.manifest, summary, names=PICTURES, kinds=("png",))

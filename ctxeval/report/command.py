@@ -37,8 +37,17 @@ _RUN = {
     "chunk": "--chunk",
 }
 _DEFAULTS: Mapping[str, Any] = {
-    **{"dtype": "auto", "device": "auto", "scales": ["none"], "documents": 16, "trials": 1, "seed": 0},
-    **{"corpus": "sotu", "task": "needle", "needles_per_context": 10, "exact_subset": 12, "protocol": "tail"},
+    "dtype": "auto",
+    "device": "auto",
+    "scales": ["none"],
+    "documents": 16,
+    "trials": 1,
+    "seed": 0,
+    "corpus": "sotu",
+    "task": "needle",
+    "needles_per_context": 10,
+    "exact_subset": 12,
+    "protocol": "tail",
     "chunk": 1024,
 }
 _NEEDLE = ("depths", "trials", "task", "packed", "needles_per_context", "exact_subset", "chat")
@@ -52,7 +61,9 @@ def command_line(manifest: Mapping[str, Any]) -> str:
         return ""
     probes = list(spec.get("probes") or ())
     name = {("needle",): "needle", ("perplexity",): "ppl"}.get(tuple(probes), "run")
-    foreign = {"needle": (*_PERPLEXITY, "perplexity_documents"), "ppl": (*_NEEDLE, "perplexity_documents")}.get(name, ())
+    foreign = {"needle": (*_PERPLEXITY, "perplexity_documents"), "ppl": (*_NEEDLE, "perplexity_documents")}.get(
+        name, ()
+    )
     words = ["ctxeval", name, "-m", str(spec["model"].get("name_or_path"))]
     for field, option in _MODEL.items():
         words += _words(option, spec["model"].get(field), _DEFAULTS.get(field))

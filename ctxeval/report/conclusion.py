@@ -44,7 +44,9 @@ def conclusion(cells: pd.DataFrame, manifest: Mapping[str, Any], summary: Headli
     both = has_recall(summary) and has_perplexity(summary)
     blind = _blind(rows)
     if good and both and not doubt:
-        rest = [f"{_list(bad)} {_is(bad)} broken"] * bool(bad) + [f"{_list(other)} {_is(other)} undecided"] * bool(other)
+        rest = [f"{_list(bad)} {_is(bad)} broken"] * bool(bad) + [f"{_list(other)} {_is(other)} undecided"] * bool(
+            other
+        )
         also = f"; {', '.join(rest)}" if rest else ""
         return Conclusion("good", f"{_list(good)} work{_s(good)} up to {target}{also}{blind}.")
     parts = []

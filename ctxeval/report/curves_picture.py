@@ -11,8 +11,21 @@ import numpy as np
 
 from ctxeval.analysis.headline import Headline, LengthResult, ScalingResult
 from ctxeval.analysis.onset import State, length_label
-from ctxeval.report.canvas import BLIND, INK, PAPER, RATIO, RECALL, RULE, SMALL, SOFT, WINDOW_DASH
-from ctxeval.report.canvas import Panel, Picture, finite, thinned
+from ctxeval.report.canvas import (
+    BLIND,
+    INK,
+    PAPER,
+    RATIO,
+    RECALL,
+    RULE,
+    SMALL,
+    SOFT,
+    WINDOW_DASH,
+    Panel,
+    Picture,
+    finite,
+    thinned,
+)
 from ctxeval.report.notes import blind_spot_text
 from ctxeval.report.text import number, scale_label
 

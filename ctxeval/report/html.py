@@ -19,6 +19,7 @@ from ctxeval.analysis.sweep import sweep
 from ctxeval.report.canvas import Picture, alone, svg
 from ctxeval.report.command import command_line
 from ctxeval.report.conclusion import conclusion
+from ctxeval.report.differences import Difference, run_labels
 from ctxeval.report.heatmap import FEW_TRIALS
 from ctxeval.report.inline import inline_svg
 from ctxeval.report.misses import missed_rows, shown_samples
@@ -33,8 +34,8 @@ from ctxeval.results.samples import Sample
 from ctxeval.results.store import Run
 
 CAPTIONS: Mapping[str, str] = {
-    "curves": "Both over one length axis, with 95 % bands. Where the shade is, recall is broken while perplexity holds: "
-    "a check of perplexity alone would have passed. A ratio above 2 is drawn at the top, with its value.",
+    "curves": "Both over one length axis, with 95 % bands. Where shaded, recall is broken while perplexity holds: a "
+    "check of perplexity alone would have passed. A ratio above 2 is drawn at the top, with its value.",
     "heatmap": "Depth 0 is the beginning of the context. Every panel has the same scale.",
     "distance": "Position embeddings see distances only, so this explains more than depth does. Bars: 95 %.",
     "certainty": "Mean log-probability of the whole right answer: it moves before the hit rate does.",
@@ -50,11 +51,11 @@ class Content:
     samples: Sequence[Sample] | None = ()
 
 
-def html_report(contents: Sequence[Content], palette: str = DEFAULT, differences: Sequence[Any] = ()) -> str:
-    """Return the page. Several runs begin with a comparison; `differences` are its tables (see `comparison`)."""
-    labels = [_run_label(one.run, contents) for one in contents]
+def html_report(contents: Sequence[Content], palette: str = DEFAULT, differences: Sequence[Difference] = ()) -> str:
+    """Return the page. Several runs begin with a comparison; `differences` are its tables (see `differences`)."""
+    labels = run_labels([one.run for one in contents])
     names = [model_line(one.run.manifest).split(" · ", 1)[0] for one in contents]
-    blocks = [probe_blocks(one.summary, label) for one, label in zip(contents, labels, strict=True)]
+    summaries = dict(zip(labels, (one.summary for one in contents), strict=True))
     page = _environment().get_template("report.html")
     return page.render(
         title=f"ctxeval: {names[0]}" if len(names) == 1 else f"Comparison of {len(names)} runs",
@@ -63,7 +64,7 @@ def html_report(contents: Sequence[Content], palette: str = DEFAULT, differences
         legend=LEGEND,
         few=FEW_TRIALS,
         proof_header=PROOF_HEADER,
-        side_by_side=[block for kind in blocks for block in kind] if len(contents) > 1 else [],
+        side_by_side=probe_blocks(summaries),
         differences=differences,
         runs=[
             _run(one, palette, label, f"p{index}")
@@ -84,7 +85,7 @@ def _run(content: Content, palette: str, label: str, prefix: str) -> dict[str, A
         "overview": overview(summary),
         "reference": reference_line(summary),
         "notes": warnings(run.cells, run.manifest, summary),
-        "probes": probe_blocks(summary),
+        "probes": probe_blocks({label: summary}),
         "ramp": Markup(", ".join(PALETTES[palette])),
         "pictures": [_picture(one, prefix) for one in pictures(run.cells, summary, palette)],
         "sweep": sweep_tables(sweep(run.cells, run.manifest, summary=summary), summary),
@@ -122,10 +123,6 @@ def _samples(content: Content) -> dict[str, Any] | None:
     return {"about": about, "scalings": scalings} if scalings else None
 
 
-def _run_label(run: Run, contents: Sequence[Content]) -> str:
-    return one_line(run.path.name) or f"run {[one.run for one in contents].index(run) + 1}"
-
-
 @cache
 def _environment() -> Environment:
     return Environment(
@@ -136,4 +133,4 @@ def _environment() -> Environment:
 @cache
 def _style() -> Markup:
     source, _, _ = PackageLoader("ctxeval.report").get_source(_environment(), "report.css")
-    return Markup(source)  # noqa: S704
+    return Markup(source)

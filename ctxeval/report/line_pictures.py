@@ -41,7 +41,9 @@ def distances(rows: Sequence[DistanceRow], labels: Mapping[str, str], native_win
     return Picture("distance", "Recall by distance from needle to question", (panel,), 1)
 
 
-def _distances(axes: Sequence[Axes], rows: Sequence[DistanceRow], labels: Mapping[str, str], native_window: int) -> None:
+def _distances(
+    axes: Sequence[Axes], rows: Sequence[DistanceRow], labels: Mapping[str, str], native_window: int
+) -> None:
     (axis,) = axes
     last = max(one.high for one in rows[0].bins)
     for index, row in enumerate(rows):
@@ -116,9 +118,7 @@ def certainty(table: pd.DataFrame, labels: Mapping[str, str]) -> Picture:
     return Picture("certainty", "Log-probability of the answer by needle depth, nats", tuple(panels), columns)
 
 
-def _certainty(
-    axes: Sequence[Axes], table: pd.DataFrame, lengths: Sequence[int], ends: tuple[float, float]
-) -> None:
+def _certainty(axes: Sequence[Axes], table: pd.DataFrame, lengths: Sequence[int], ends: tuple[float, float]) -> None:
     (axis,) = axes
     for index, length in enumerate(lengths):
         own = table[table["context_length"] == length].sort_values("depth_percent")

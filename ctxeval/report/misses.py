@@ -47,7 +47,7 @@ def missed_rows(cells: pd.DataFrame, scale: str) -> list[Shown]:
 
 
 def _shown(row: pd.Series[Any], excerpt: Excerpt | None) -> Shown:
-    correct = row["status"] == "ok" and row["correct"] is True or bool(row["correct"] == True)  # noqa: E712
+    correct = (row["status"] == "ok" and row["correct"] is True) or bool(row["correct"] == True)  # noqa: E712
     return Shown(
         correct=bool(correct),
         length=length_label(int(row["context_length"])),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ctxeval.analysis.effective import NOLIMA_SHARE, RULER_THRESHOLD
@@ -50,9 +51,9 @@ def overview(summary: Headline) -> Overview:
     shown = [(name, write) for name, there, write in columns if there]
     lines = tuple(tuple(write(row) for _, write in shown) for row in summary.rows)
     footnote = (
-        f"* Effective length: recall stays at {summary.floor:g} R or more up to it. RULER's: the longest with recall above "
-        f"{100 * RULER_THRESHOLD:g} %. NoLiMa's: the longest with {100 * NOLIMA_SHARE:g} % of the scaling's own recall in "
-        "short contexts. All three are point estimates, without error bars."
+        f"* Effective length: recall stays at {summary.floor:g} R or more up to it. RULER's: the longest with recall "
+        f"above {100 * RULER_THRESHOLD:g} %. NoLiMa's: the longest with {100 * NOLIMA_SHARE:g} % of the scaling's own "
+        "recall in short contexts. All three are point estimates, without error bars."
     )
     return Overview(tuple(name for name, _ in shown), lines, footnote if recall else "")
 
@@ -61,20 +62,39 @@ def _length(length: int | None) -> str:
     return length_label(length) if length else MISSING
 
 
-def probe_blocks(summary: Headline, run: str = "") -> list[Block]:
-    """Return a table for each probe that was measured; `run` is put into their titles."""
-    where = f", {run}" if run else ""
-    header = ("Scaling", *map(length_label, summary.lengths), "Holds to")
-    blocks = []
-    if has_recall(summary):
-        blocks.append(Block(f"Recall ↑, %{where}", header, tuple(_row(row, summary, True) for row in summary.rows)))
-    if has_perplexity(summary):
-        title = f"Perplexity ratio to the unpatched native window ↓{where}"
-        blocks.append(Block(title, header, tuple(_row(row, summary, False) for row in summary.rows)))
-    return blocks
+def probe_blocks(summaries: Mapping[str, Headline]) -> list[Block]:
+    """Return a table for each probe that was measured.
+
+    `summaries` are named by their run; of several, the rows of one scaling stand below each other, over all lengths
+    that any of them has.
+    """
+    heads = list(summaries.values())
+    lengths = sorted({length for head in heads for length in head.lengths})
+    header = ("Scaling", *map(length_label, lengths), "Holds to")
+    titles = (
+        ("Recall ↑, %", True, has_recall),
+        ("Perplexity ratio to the unpatched native window ↓", False, has_perplexity),
+    )
+    return [
+        Block(title, header, tuple(_rows(summaries, lengths, retrieval)))
+        for title, retrieval, there in titles
+        if any(map(there, heads))
+    ]
 
 
-def _row(row: ScalingResult, summary: Headline, retrieval: bool) -> tuple[str, tuple[Measured, ...], str]:
-    cells = tuple((measured_recall if retrieval else measured_ratio)(one) for one in row.lengths)
-    limit = row.recall_through if retrieval else row.ratio_through
-    return row_label(row), cells, through(limit, summary.lengths[0])
+def _rows(
+    summaries: Mapping[str, Headline], lengths: Sequence[int], retrieval: bool
+) -> Iterator[tuple[str, tuple[Measured, ...], str]]:
+    scales = dict.fromkeys(row.scale for head in summaries.values() for row in head.rows)
+    for scale in scales:
+        for name, head in summaries.items():
+            for row in head.rows:
+                if row.scale == scale:
+                    label = f"{row_label(row)} · {name}" if len(summaries) > 1 else row_label(row)
+                    limit = through(row.recall_through if retrieval else row.ratio_through, head.lengths[0])
+                    yield label, _cells(row, lengths, retrieval), limit
+
+
+def _cells(row: ScalingResult, lengths: Sequence[int], retrieval: bool) -> tuple[Measured, ...]:
+    there = {one.length: (measured_recall if retrieval else measured_ratio)(one) for one in row.lengths}
+    return tuple(there.get(length, Measured(MISSING, "", "missing", "")) for length in lengths)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -17,6 +18,8 @@ from ctxeval.report.line_pictures import certainty, distances
 from ctxeval.report.palette import DEFAULT
 from ctxeval.report.tables import has_perplexity
 from ctxeval.report.text import measured_documents, model_line, protocol_line, scale_label
+
+NAMES = ("curves", "heatmap", "distance", "certainty")
 
 
 def pictures(cells: pd.DataFrame, summary: Headline, palette: str = DEFAULT) -> list[Picture]:
@@ -39,12 +42,20 @@ def pictures(cells: pd.DataFrame, summary: Headline, palette: str = DEFAULT) -> 
 
 
 def picture_files(
-    cells: pd.DataFrame, manifest: dict[str, Any], summary: Headline, palette: str = DEFAULT
+    cells: pd.DataFrame,
+    manifest: Mapping[str, Any],
+    summary: Headline,
+    palette: str = DEFAULT,
+    *,
+    names: Container[str] = NAMES,
+    kinds: Sequence[str] = ("png", "svg"),
 ) -> dict[str, bytes]:
-    """Return every picture as PNG and as SVG, by file name."""
+    """Return the pictures of the given names, as files of the given kinds, by file name."""
     lines = (model_line(manifest), protocol_line(manifest, summary.plan, measured_documents(cells)))
-    files = {}
-    for picture in pictures(cells, summary, palette):
-        for kind, save in (("png", png), ("svg", svg)):
-            files[f"{picture.name}.{kind}"] = save(together(picture, lines))
-    return files
+    save = {"png": png, "svg": svg}
+    return {
+        f"{picture.name}.{kind}": save[kind](together(picture, lines))
+        for picture in pictures(cells, summary, palette)
+        if picture.name in names
+        for kind in kinds
+    }

@@ -137,7 +137,9 @@ def markdown_tables(summary: Headline) -> str:
     if has_perplexity(summary):
         parts.append(_markdown(summary, "Perplexity ratio to the unpatched native window ↓ (95 % interval)", False))
     if has_perplexity(summary) and not has_recall(summary):
-        lines = [_line([row_label(row), *(number(one.perplexity.value) for one in row.lengths)]) for row in summary.rows]
+        lines = [
+            _line([row_label(row), *(number(one.perplexity.value) for one in row.lengths)]) for row in summary.rows
+        ]
         header = ["Scaling", *map(length_label, summary.lengths)]
         parts.append(
             "\n".join([f"**{ABSOLUTE}**", "", _line(header), "|:--" + "|--:" * len(summary.lengths) + "|", *lines, ""])

@@ -9,19 +9,20 @@ from ctxeval.analysis.headline import Headline
 from ctxeval.report.distance import distance_rows, terminal_distance
 from ctxeval.report.heatmap import grids, terminal_heatmap
 from ctxeval.report.notes import reference_line, verdict_lines, warnings
+from ctxeval.report.palette import DEFAULT
 from ctxeval.report.tables import terminal_tables
 from ctxeval.report.text import LEGEND, measured_documents, model_line, protocol_line
 from ctxeval.results.store import Run
 
 
-def render_terminal(run: Run, console: Console, summary: Headline | None = None) -> None:
+def render_terminal(run: Run, console: Console, summary: Headline | None = None, palette: str = DEFAULT) -> None:
     """Print a run. `summary` is computed where it is not given."""
     head = summary or run.headline()
     console.print(Text(model_line(run.manifest), style="bold"))
     console.print(Text(protocol_line(run.manifest, head.plan, measured_documents(run.cells))))
     console.print()
     for grid in grids(run.cells, [row.scale for row in head.rows]):
-        console.print(terminal_heatmap(grid, head.native_window))
+        console.print(terminal_heatmap(grid, head.native_window, palette))
     for table in terminal_tables(head):
         console.print(table)
         console.print()

@@ -242,6 +242,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{path} is not JSON", "was it edited or copied in part?") from None
     if not isinstance(manifest, dict) or not isinstance(manifest.get("identity"), dict):
         raise UsageError(f"{path} is not the manifest of a run", "it has no object 'identity'")
+    for key in ("spec", "resolved", "model", "versions", "proofs"):
+        if not isinstance(manifest.get(key, {}), dict):
+            raise UsageError(f"{path} has {key} {manifest[key]!r}, which is no object", "was it edited?")
     return manifest
 
 

@@ -36,19 +36,13 @@ class Page:
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
 
-        def pipes() -> None:
-            # Chromium reads commands from descriptor 3 and answers on 4. First out of the way of those numbers.
-            reader, writer = (os.dup(one) for one in (to_browser, from_browser))
-            reader, writer = (_above(one) for one in (reader, writer))
-            os.dup2(reader, 3)
-            os.dup2(writer, 4)
-
+        # Chromium reads commands from descriptor 3 and answers on 4.
+        script = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
         self._process = subprocess.Popen(
-            [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            ["bash", "-c", script, "chromium", program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            preexec_fn=pipes,
-            close_fds=False,
+            pass_fds=(to_browser, from_browser),
         )
         os.close(to_browser)
         os.close(from_browser)
@@ -63,7 +57,9 @@ class Page:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
-    def open(self, address: str, *, width: int = 1280, height: int = 900, scheme: str = "light", scale: int = 1) -> None:
+    def open(
+        self, address: str, *, width: int = 1280, height: int = 900, scheme: str = "light", scale: int = 1
+    ) -> None:
         """Show an address at a size in CSS pixels, in a colour scheme, and wait until it is loaded."""
         size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
@@ -145,10 +141,3 @@ class Page:
             self._process.wait()
         os.close(self._in)
         os.close(self._out)
-
-
-def _above(descriptor: int) -> int:
-    """Return a copy of a descriptor whose number is above 4."""
-    while descriptor <= 4:
-        descriptor = os.dup(descriptor)
-    return descriptor
