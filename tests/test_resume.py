@@ -121,6 +121,7 @@ def test_a_killed_run_is_finished_by_resuming(
     assert load_run(folder).manifest["finished"] is None
     assert resume(folder) == 0
     assert rows(folder) == rows(whole)
+    assert (folder / "samples.jsonl").read_bytes() == (whole / "samples.jsonl").read_bytes()
     assert kept.items() <= rows(folder).items()
     manifest = load_run(folder).manifest
     assert manifest["finished"] and manifest["planned_rows"] == len(load_run(folder).cells)

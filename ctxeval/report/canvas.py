@@ -26,6 +26,8 @@ SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c
 DASHES = ((0, ()), (0, (5, 1.5)), (0, (1.5, 1.2)))
 WINDOW_DASH = (0, (3, 1.5))
 SMALL = 7.5
+#: Opacity of what rests on too few trials.
+MUTED_ALPHA = 0.38
 #: Inches around a panel's axes, and between the stacked axes of one panel.
 LEFT, RIGHT, TOP, BOTTOM, GAP = 0.6, 0.14, 0.1, 0.46, 0.14
 LINE = 0.17

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ctxeval.analysis.onset import length_label
-from ctxeval.report.canvas import HATCH, INK, PAPER, SMALL, SOFT, WINDOW_DASH, Panel, Picture, thinned
+from ctxeval.report.canvas import HATCH, INK, MUTED_ALPHA, PAPER, SMALL, SOFT, WINDOW_DASH, Panel, Picture, thinned
 from ctxeval.report.heatmap import FEW_TRIALS, Grid, span
 from ctxeval.report.palette import DEFAULT, colour, ink_on
 from ctxeval.report.text import percent
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CELL = (0.48, 0.34)
-MUTED = 0.38
 
 
 def heatmaps(grids: Sequence[Grid], native_window: int, palette: str = DEFAULT) -> Picture:
@@ -75,7 +74,7 @@ def _cell(axis: Axes, row: int, column: int, share: float, trials: int, palette:
         return
     shade = colour(share, palette)
     few = trials < FEW_TRIALS
-    patch = Rectangle(corner, *size, facecolor=shade, alpha=MUTED if few else 1.0, linewidth=0, zorder=2)
+    patch = Rectangle(corner, *size, facecolor=shade, alpha=MUTED_ALPHA if few else 1.0, linewidth=0, zorder=2)
     axis.add_patch(patch)
     ink = INK if few else ink_on(shade)
     text = f"({percent(share)})" if few else percent(share)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from ctxeval.errors import RunError, UsageError
 from ctxeval.results.schema import Cell, NeedleCell
@@ -57,17 +57,26 @@ class SampleStore:
             RunError: it cannot be opened.
         """
         self.path = folder / SAMPLES
-        try:
-            self._handle = self.path.open("a+b", buffering=0)
-            self._handle.seek(0)
-            content = self._handle.read()
+        self._handle: BinaryIO | None = None
+        known: list[Sample] = []
+        if self.path.exists():
+            handle = self._open()
+            content = handle.read()
             whole = content[: content.rfind(b"\n") + 1]
-            self._handle.truncate(len(whole))
-        except OSError as error:
-            raise RunError(f"cannot write {self.path}: {error.strerror}", "continue with --resume") from None
-        known = list(_parse(whole, self.path))
+            handle.truncate(len(whole))
+            known = list(_parse(whole, self.path))
         self._ids = {one.cell_id for one in known}
         self._counts = Counter((one.scale, one.context_length, one.correct) for one in known)
+
+    def _open(self) -> BinaryIO:
+        """Open the file for appending, at its beginning for reading; it is made with its first sample only."""
+        if self._handle is None:
+            try:
+                self._handle = self.path.open("a+b", buffering=0)  # type: ignore[assignment]
+            except OSError as error:
+                raise RunError(f"cannot write {self.path}: {error.strerror}", "continue with --resume") from None
+            self._handle.seek(0)
+        return self._handle
 
     def offer(self, cell: Cell, excerpt: Excerpt | None) -> None:
         """Keep the excerpt of a measured row if there is room for its kind. To be called before the row is appended.
@@ -82,9 +91,10 @@ class SampleStore:
             return
         line = json.dumps(asdict(Sample(cell.cell_id, *kind, excerpt)), ensure_ascii=False) + "\n"
         data = line.encode(errors="replace")
+        handle = self._open()
         try:
             while data:
-                data = data[self._handle.write(data) :]
+                data = data[handle.write(data) :]
         except OSError as error:
             hint = "make room, then continue with --resume"
             raise RunError(f"cannot write {self.path}: {error.strerror}", hint) from None
@@ -97,7 +107,8 @@ class SampleStore:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._handle.close()
+        if self._handle is not None:
+            self._handle.close()
 
 
 def load_samples(folder: Path) -> list[Sample]:

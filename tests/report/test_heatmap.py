@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-import struct
 
 import pytest
 from rich.console import Console
 
-from ctxeval.report.heatmap import PALETTE, colour, grids, terminal_heatmap
-from ctxeval.report.pictures import curves_png, heatmap_png
+from ctxeval.report.heatmap import grids, terminal_heatmap
 from ctxeval.results.store import Run
 from tests.report.conftest import NATIVE, MakeRun
 
@@ -65,35 +63,15 @@ def test_colour_changes_nothing_but_colour(run: Run) -> None:
     coloured.print(text)
     assert "\x1b[" not in plain.file.getvalue() and "48;2;12;215;159m" in coloured.file.getvalue()  # type: ignore[attr-defined]
     spans = {text.plain[span.start : span.end].strip(): str(span.style) for span in text.spans}
-    assert spans["100"] == "black on #0cd79f" and spans["(0)"] == "dim" and spans["–"] == "dim"
+    assert spans["100"] == "#000000 on #0cd79f" and spans["(0)"] == "dim" and spans["–"] == "dim"
 
 
-def test_the_palette_is_met_at_0_50_and_100() -> None:
-    assert [colour(share) for share in (0, 0.5, 1)] == [code.lower() for code in PALETTE]
-    assert colour(0.25) == "#ee8054"
+def test_another_palette_changes_colours_only(run: Run) -> None:
+    grid = grids(run.cells, ["yarn"])[0]
+    one, other = terminal_heatmap(grid, NATIVE), terminal_heatmap(grid, NATIVE, "cividis")
+    assert one.plain == other.plain and "#000000 on #fee838" in {str(span.style) for span in other.spans}
 
 
 def test_baseline_first_and_scalings_without_needles_left_out(run: Run, make_run: MakeRun) -> None:
     assert [grid.label for grid in grids(run.cells, ["yarn", "none", "abf"])] == ["none", "yarn ×4"]
     assert grids(make_run(probes="p").cells, ["none"]) == []
-
-
-def size(png: bytes) -> tuple[int, int]:
-    assert png[:8] == b"\x89PNG\r\n\x1a\n"
-    width, height = struct.unpack(">II", png[16:24])
-    return width, height
-
-
-def test_pictures_are_drawn_and_repeat_byte_for_byte(run: Run) -> None:
-    # A name with markup and mathematics in it must neither fail nor be read as such.
-    run.manifest["model"]["name"] = "a$b_{$ [red]"
-    panels = grids(run.cells, ["none", "yarn"])
-    one = heatmap_png(panels, NATIVE, run.manifest, "exact")
-    assert one == heatmap_png(panels, NATIVE, run.manifest, "exact")
-    wide, high = size(one)
-    assert wide > high > 300
-
-
-def test_curves_of_a_run_with_blow_ups(make_run: MakeRun) -> None:
-    run = make_run(lengths=(8192, 16384))
-    assert size(curves_png(run.headline(), run.manifest))[0] > 900
