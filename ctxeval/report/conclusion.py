@@ -43,25 +43,19 @@ def conclusion(cells: pd.DataFrame, manifest: Mapping[str, Any], summary: Headli
     doubt = _doubt(cells, manifest)
     both = has_recall(summary) and has_perplexity(summary)
     blind = _blind(rows)
+    failed = [f"{_list(bad)} {_is(bad)} broken"] if bad else []
+    unclear = [f"{_list(other)} {_is(other)} undecided"] if other else []
     if good and both and not doubt:
-        rest = [f"{_list(bad)} {_is(bad)} broken"] * bool(bad) + [f"{_list(other)} {_is(other)} undecided"] * bool(
-            other
-        )
-        also = f"; {', '.join(rest)}" if rest else ""
-        return Conclusion("good", f"{_list(good)} work{_s(good)} up to {target}{also}{blind}.")
-    parts = []
+        works = f"{_list(good)} work{'s' * (len(good) == 1)} up to {target}"
+        return Conclusion("good", f"{'; '.join([works, *failed, *unclear])}{blind}.")
+    held = []
     if good:
         probe = "recall and perplexity hold" if both else "recall holds" if has_recall(summary) else "perplexity holds"
         missing = "" if both else f", {'perplexity' if has_recall(summary) else 'retrieval'} was not measured"
-        parts.append(f"{_list(good)}: {probe} up to {target}{missing}")
-    if bad:
-        parts.append(f"{_list(bad)} {_is(bad)} broken")
-    if other:
-        parts.append(f"{_list(other)} {_is(other)} undecided")
-    if doubt:
-        parts.append(doubt)
+        held = [f"{_list(good)}: {probe} up to {target}{missing}"]
     tone: Tone = "bad" if bad and not good and not other else "open"
     opening = "Does not work" if tone == "bad" else "Not shown to work"
+    parts = [*held, *failed, *unclear, *([doubt] if doubt else [])]
     return Conclusion(tone, f"{opening} up to {target}: {'; '.join(parts)}{blind}.")
 
 
@@ -110,7 +104,3 @@ def _list(names: Sequence[str]) -> str:
 
 def _is(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
-
-
-def _s(names: Sequence[str]) -> str:
-    return "s" if len(names) == 1 else ""

@@ -43,10 +43,10 @@ def differences(runs: Sequence[Run]) -> list[Difference]:
         title = f"{candidate} against {name}"
         alike = likeness(first.manifest, other.manifest)
         shared = [label for label in _labels(first) if label in _labels(other)]
-        if alike.refused:
-            found.append(Difference(title, f"Not compared, for they differ in {'; '.join(map(str, alike.refused))}."))
-        elif not shared:
+        if not shared:
             found.append(Difference(title, "Not compared, for they have no scaling in common."))
+        elif alike.refused:
+            found.append(Difference(title, f"Not compared, for they differ in {'; '.join(map(str, alike.refused))}."))
         else:
             for label in [label for label in shared if label != "none"] or shared:
                 sides = (replace(side(run, label), name=called) for run, called in ((first, name), (other, candidate)))

@@ -36,7 +36,9 @@ def texts(drawing: str) -> list[str]:
     return ["".join(one.itertext()).strip() for one in Xml.fromstring(drawing).iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_every_picture_repeats_byte_for_byte_as_png_and_svg(run: Run) -> None:
+def test_every_picture_repeats_byte_for_byte_as_png_and_svg(make_run: MakeRun) -> None:
+    run = make_run(lengths=(8192,))
+    run.cells["answer_logprob"] = -1.0
     run.manifest["model"]["name"] = "a$b_{$ <i>"  # neither mathematics nor markup
     one, other = (picture_files(run.cells, run.manifest, run.headline()) for _ in range(2))
     assert list(one) == [f"{name}.{kind}" for name in NAMES for kind in ("png", "svg")]
