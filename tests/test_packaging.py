@@ -39,6 +39,7 @@ def test_the_wheel_holds_the_package_its_tasks_and_the_demo_model(wheel: zipfile
     assert "ctxeval/demo/model/model.safetensors" in names
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "ctxeval").rglob("*.py")}
     assert modules <= names
+    assert {f"ctxeval/report/templates/report.{kind}" for kind in ("html", "css")} <= names
     others = {name.split("/")[0] for name in names} - {"ctxeval", f"ctxeval-{PROJECT['version']}.dist-info"}
     assert not others
     assert not [name for name in names if "__pycache__" in name]

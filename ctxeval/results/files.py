@@ -29,7 +29,7 @@ def write_whole(path: Path, data: bytes) -> None:
     Raises:
         RunError: the disk refuses.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    partial = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
         with partial.open("wb") as handle:
             handle.write(data)

@@ -120,8 +120,8 @@ def test_several_runs_on_a_phone(browser: Page, make_run: MakeRun, tmp_path: Pat
 def test_these_checks_can_fail(browser: Page, tmp_path: Path) -> None:
     path = tmp_path / "bad.html"
     path.write_text(
-        "<meta name='viewport' content='width=device-width'><svg><text y='20'>one</text><text y='20'>two</text></svg><img src='missing.png'>"
-        "<p style='width:900px'>wide</p>"
+        "<meta name='viewport' content='width=device-width'><img src='missing.png'>"
+        "<svg><text y='20'>one</text><text y='20'>two</text></svg><p style='width:900px'>wide</p>"
         "<script>window.hit = 1; console.log('hit'); nonsense()</script>",
         encoding="utf-8",
     )
