@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ctxeval.analysis.headline import Headline, LengthResult, ScalingResult
 from ctxeval.analysis.onset import State, length_label
+from ctxeval.analysis.stats import Estimate
 from ctxeval.report.canvas import (
     BLIND,
     INK,
@@ -61,11 +62,7 @@ def _panel(row: ScalingResult, summary: Headline) -> Panel:
 
 def _draw(axes: Sequence[Axes], row: ScalingResult, summary: Headline) -> None:
     above, below = axes
-    recall = [
-        (float(one.length), *(100 * x for x in (one.recall.value, one.recall.low, one.recall.high)), one.recall_state)
-        for one in row.lengths
-        if one.recall.measured
-    ]
+    recall = [_point(one.length, one.recall, one.recall_state, 100) for one in row.lengths if one.recall.measured]
     _band(above, recall, RECALL)
     above.set(ylim=(-5, 105), yticks=[0, 25, 50, 75, 100], ylabel="recall, %")
     if summary.reference.measured:
@@ -81,9 +78,7 @@ def _ratio(axis: Axes, row: ScalingResult, summary: Headline) -> None:
     ratios = [(one.length, one.perplexity.ratio, one.ratio_state) for one in row.lengths]
     ratios = [(x, estimate, state) for x, estimate, state in ratios if estimate.measured]
     # One blow-up must not flatten every other curve: what lies above the axis is put at its top, with its value.
-    capped = [
-        (float(x), *(min(value, RATIO_TOP) for value in (e.value, e.low, e.high)), state) for x, e, state in ratios
-    ]
+    capped = [_point(x, estimate, state, 1, RATIO_TOP) for x, estimate, state in ratios]
     _band(axis, capped, RATIO)
     axis.axhline(1 + summary.epsilon, color=SOFT, linewidth=0.9, linestyle=":")
     axis.set(ylim=(RATIO_BOTTOM, RATIO_TOP + 0.07), ylabel="perplexity ratio", yticks=[1, 1.25, 1.5, 1.75, 2])
@@ -92,6 +87,11 @@ def _ratio(axis: Axes, row: ScalingResult, summary: Headline) -> None:
         x, value = beyond[index]
         behind = {"facecolor": PAPER, "linewidth": 0, "pad": 0.8, "alpha": 0.8}
         axis.text(x, 1.9, number(value), ha="center", va="top", fontsize=SMALL - 0.5, color=RATIO, bbox=behind)
+
+
+def _point(length: int, estimate: Estimate, state: State, unit: float, top: float = math.inf) -> Point:
+    value, low, high = (min(unit * one, top) for one in (estimate.value, estimate.low, estimate.high))
+    return float(length), value, low, high, state
 
 
 def _band(axis: Axes, points: Sequence[Point], colour: str) -> None:
@@ -106,7 +106,7 @@ def _band(axis: Axes, points: Sequence[Point], colour: str) -> None:
         axis.plot([at], [share], color=colour, linestyle="none", zorder=4, clip_on=False, **_marker(state, colour))
 
 
-def _marker(state: State, colour: str) -> dict[str, object]:
+def _marker(state: State, colour: str) -> dict[str, Any]:
     """Return a full dot where a probe holds, a cross where it is broken, a ring where that is open."""
     if state == "broken":
         return {"marker": "X", "markersize": 5.5, "markeredgecolor": PAPER, "markeredgewidth": 0.5}

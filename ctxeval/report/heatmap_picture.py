@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -79,5 +79,5 @@ def _cell(axis: Axes, row: int, column: int, share: float, trials: int, palette:
     ink = INK if few else ink_on(shade)
     text = f"({percent(share)})" if few else percent(share)
     axis.text(column, row + 0.06, text, ha="center", va="bottom", color=ink, fontsize=8, zorder=4)
-    small = {"color": SOFT if few else ink, "fontsize": SMALL - 2, "zorder": 4}
+    small: dict[str, Any] = {"color": SOFT if few else ink, "fontsize": SMALL - 2, "zorder": 4}
     axis.text(column, row + 0.12, f"n {trials}", ha="center", va="top", **small)

@@ -90,7 +90,7 @@ def _legend(axis: Axes, rows: Sequence[DistanceRow], labels: Mapping[str, str]) 
             colour, dash = _style(index)
             ends = [x / WIDTH, (x + 0.26) / WIDTH]
             axis.plot(ends, [y, y], color=colour, linestyle=dash, lw=1.5, transform=axis.transAxes, clip_on=False)
-            about = {"va": "center", "fontsize": SMALL, "color": SOFT, "parse_math": False}
+            about: dict[str, Any] = {"va": "center", "fontsize": SMALL, "color": SOFT, "parse_math": False}
             axis.text((x + 0.33) / WIDTH, y, name, transform=axis.transAxes, **about)
 
 
@@ -106,12 +106,12 @@ def certainty(table: pd.DataFrame, labels: Mapping[str, str]) -> Picture:
         labels: how a scaling is called, in the order of the panels; those without rows are left out.
     """
     lengths = sorted(int(length) for length in table["context_length"].unique())
-    ends = tuple(float(np.clip(-value, LEAST, None)) for value in (table["logprob"].max(), table["logprob"].min()))
+    best, worst = (max(-float(value), LEAST) for value in (table["logprob"].max(), table["logprob"].min()))
     panels = []
     for scale, label in labels.items():
         own = table[table["scale"] == scale]
         if not own.empty:
-            draw = partial(_certainty, table=own, lengths=lengths, ends=ends)
+            draw = partial(_certainty, table=own, lengths=lengths, ends=(best, worst))
             alt = f"Log-probability of the answer over needle depth, {label}"
             panels.append(Panel(label, alt, 3.3, (1.9,), draw, head=0.12))
     columns = len(panels) if len(panels) <= 3 else math.ceil(math.sqrt(len(panels)))
@@ -147,4 +147,4 @@ def _lengths_beside(axis: Axes, lengths: Sequence[int]) -> None:
         axis.text(x, 1.015, length_label(lengths[index]), color=colour, transform=axis.transAxes, **_CENTRED)
 
 
-_CENTRED = {"ha": "center", "va": "bottom", "fontsize": SMALL - 0.5}
+_CENTRED: Mapping[str, Any] = {"ha": "center", "va": "bottom", "fontsize": SMALL - 0.5}

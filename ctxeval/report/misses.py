@@ -32,10 +32,10 @@ class Shown:
 
 def shown_samples(cells: pd.DataFrame, samples: Sequence[Sample], scale: str) -> list[Shown]:
     """Return the kept samples of one scaling: misses first, shorter lengths first. Those without a row are left out."""
-    rows = cells[cells["probe"] == "needle"].set_index("cell_id")
-    mine = [one for one in samples if one.scale == scale and one.cell_id in rows.index]
+    rows = {str(row["cell_id"]): row for row in cells[cells["probe"] == "needle"].to_dict("records")}
+    mine = [one for one in samples if one.scale == scale and one.cell_id in rows]
     mine.sort(key=lambda one: (one.correct, one.context_length))
-    return [_shown(rows.loc[one.cell_id], one.excerpt) for one in mine]
+    return [_shown(rows[one.cell_id], one.excerpt) for one in mine]
 
 
 def missed_rows(cells: pd.DataFrame, scale: str) -> list[Shown]:
@@ -43,13 +43,12 @@ def missed_rows(cells: pd.DataFrame, scale: str) -> list[Shown]:
     rows = asked(cells)
     rows = rows[(rows["scale"] == scale) & ~rows["correct"].fillna(value=False) & rows["status"].isin(["ok", "nan"])]
     rows = rows.sort_values(["context_length", "document"], kind="stable").groupby("context_length").head(2)
-    return [_shown(row, None) for _, row in rows.head(ROWS).iterrows()]
+    return [_shown(row, None) for row in rows.head(ROWS).to_dict("records")]
 
 
-def _shown(row: pd.Series[Any], excerpt: Excerpt | None) -> Shown:
-    correct = (row["status"] == "ok" and row["correct"] is True) or bool(row["correct"] == True)  # noqa: E712
+def _shown(row: Mapping[Any, Any], excerpt: Excerpt | None) -> Shown:
     return Shown(
-        correct=bool(correct),
+        correct=row["status"] == "ok" and bool(row["correct"]),
         length=length_label(int(row["context_length"])),
         where=_where(row),
         expected=one_line(str(row["expected"])),
@@ -58,14 +57,14 @@ def _shown(row: pd.Series[Any], excerpt: Excerpt | None) -> Shown:
     )
 
 
-def _where(row: Mapping[str, Any] | pd.Series[Any]) -> str:
+def _where(row: Mapping[Any, Any]) -> str:
     parts = [f"document {row['document']}"]
     if math.isfinite(row["depth_percent"]):
         parts.append(f"depth {row['depth_percent']:.4g} %")
     if math.isfinite(row["needle_distance"]):
         parts.append(f"{row['needle_distance']:,.0f} tokens before the question")
-    if row["plan"] == "exact":
-        parts.append("alone in its context")
+    if row["n_needles"] > 1:
+        parts.append(f"one of {row['n_needles']:.0f} needles in its context")
     return " · ".join(parts)
 
 

@@ -17,6 +17,7 @@ def facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     model, who, spec = (_object(manifest.get(key)) for key in ("model", "identity", "spec"))
     resolved, corpus, task = (_object(part) for part in (manifest.get("resolved"), who.get("corpus"), who.get("task")))
     parameters = model.get("n_parameters")
+    needles = spec.get("needles_per_context") if spec.get("packed") else None
     found = [
         ("model", _line(model.get("name"), model.get("kind"))),
         ("revision", _line(model.get("revision"))),
@@ -34,7 +35,7 @@ def facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("seed", _line(spec.get("seed"))),
         ("lengths", ", ".join(f"{length:,}" for length in _numbers(resolved.get("lengths")))),
         ("depths", ", ".join(f"{depth:g} %" for depth in _numbers(resolved.get("depths")))),
-        ("plan", _line(resolved.get("plan"), _named("needles a context", spec.get("needles_per_context")))),
+        ("plan", _line(resolved.get("plan"), _named("needles a context", needles))),
         ("perplexity", _line(resolved.get("protocol"), _named("stride", spec.get("stride")))),
         ("chunk", _line(spec.get("chunk"))),
         ("versions", ", ".join(f"{key} {value}" for key, value in _object(manifest.get("versions")).items())),

@@ -72,7 +72,7 @@ class SampleStore:
         """Open the file for appending, at its beginning for reading; it is made with its first sample only."""
         if self._handle is None:
             try:
-                self._handle = self.path.open("a+b", buffering=0)  # type: ignore[assignment]
+                self._handle = self.path.open("a+b", buffering=0)
             except OSError as error:
                 raise RunError(f"cannot write {self.path}: {error.strerror}", "continue with --resume") from None
             self._handle.seek(0)
