@@ -144,7 +144,7 @@ def test_few_documents_are_mentioned(make_run: MakeRun) -> None:
 def test_artifacts(make_run: MakeRun) -> None:
     run = make_run(lengths=(8192, 16384))
     paths = write_artifacts(run)
-    names = ["headline.md", "headline.csv", "headline.json", "cells.csv", "distance.csv", "heatmap.png", "curves.png"]
+    names = ["headline.md", "headline.csv", "headline.json", "cells.csv", "distance.csv", "curves.png", "heatmap.png"]
     assert [path.name for path in paths] == names
     assert sorted(path.name for path in run.path.iterdir()) == sorted(names)
     assert len(pd.read_csv(run.path / "cells.csv")) == len(run.cells)
