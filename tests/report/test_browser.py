@@ -101,8 +101,9 @@ def test_html_in_a_run_is_text_also_inside_pictures(browser: Page, address: str)
 
 
 def test_it_prints(browser: Page, address: str) -> None:
-    browser.open(address, scheme="dark")
-    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.open(address)
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.call("Emulation.setEmulatedMedia", media="print", features=dark)
     assert brightness(browser.evaluate(COLOURS)["paper"]) > 200  # a dark screen makes no dark paper
     assert browser.evaluate("document.querySelector('.sample').checkVisibility({contentVisibilityAuto: true})")
     assert browser.pdf().startswith(b"%PDF")
