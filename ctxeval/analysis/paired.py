@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from ctxeval.analysis.stats import PRIOR_CORRELATION, PRIOR_DOCUMENTS, Array
+from ctxeval.analysis.formulas import PRIOR_CORRELATION, PRIOR_DOCUMENTS
+from ctxeval.analysis.stats import Array
 from ctxeval.errors import UsageError
 
 NEEDLE = ["context_length", "document", "trial", "depth_percent", "needle_id"]

@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Field of the spec → option. What equals the default of the option is left out.
-_MODEL = {
+MODEL_OPTIONS = {
     "revision": "--revision",
     "dtype": "--dtype",
     "device": "--device",
     "device_map": "--device-map",
     "attn_implementation": "--attn-implementation",
     "trust_remote_code": "--trust-remote-code",
+    "adapter": "--adapter",
 }
-_RUN = {
+RUN_OPTIONS = {
     "scales": "--scale",
     "length": "--len",
     "factor": "--factor",
@@ -65,9 +66,9 @@ def command_line(manifest: Mapping[str, Any]) -> str:
         name, ()
     )
     words = ["ctxeval", name, "-m", str(spec["model"].get("name_or_path"))]
-    for field, option in _MODEL.items():
+    for field, option in MODEL_OPTIONS.items():
         words += _words(option, spec["model"].get(field), _DEFAULTS.get(field))
-    for field, option in _RUN.items():
+    for field, option in RUN_OPTIONS.items():
         if field not in foreign:
             words += _words(option, spec.get(field), _DEFAULTS.get(field))
     for field, value in (spec.get("scaling_options") or {}).items():

@@ -22,6 +22,7 @@ def facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("model", _line(model.get("name"), model.get("kind"))),
         ("revision", _line(model.get("revision"))),
         ("quantisation", _line(model.get("quantization") or "none")),
+        ("adapter", _line(model.get("adapter"))),
         ("parameters", f"{parameters / 1e6:,.1f} M" if isinstance(parameters, (int, float)) else ""),
         ("fingerprint", _line(model.get("fingerprint"))),
         ("arithmetic", _line(manifest.get("dtype"), _named("head in", model.get("head")))),

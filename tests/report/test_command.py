@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import pytest
 
 from ctxeval.cli import commands
 from ctxeval.cli.main import run_command
-from ctxeval.report.command import command_line
+from ctxeval.report.command import MODEL_OPTIONS, RUN_OPTIONS, command_line
 from ctxeval.results.files import plain
 from ctxeval.spec import ModelSpec, RunSpec, even_depths
 
@@ -53,6 +53,12 @@ def test_it_gives_back_the_spec(name: str, monkeypatch: pytest.MonkeyPatch) -> N
     program, *argv = shlex.split(command)
     assert program == "ctxeval" and run_command(argv) == 0
     assert seen == [spec]
+
+
+def test_no_field_of_a_spec_is_forgotten() -> None:
+    """A field that is added to a spec must be added to the command, or what it repeats is another run."""
+    assert {one.name for one in fields(ModelSpec)} == {*MODEL_OPTIONS, "name_or_path"}
+    assert {one.name for one in fields(RunSpec)} == {*RUN_OPTIONS, "model", "probes", "scaling_options"}
 
 
 def test_what_is_a_default_is_left_out() -> None:
