@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
@@ -11,8 +12,11 @@ from rich.console import Console
 from ctxeval.report.artifacts import json_report, markdown
 from ctxeval.report.tables import csv_table
 from ctxeval.report.terminal import render_terminal
-from ctxeval.results.files import write_whole
+from ctxeval.results.files import plain, write_whole
 from ctxeval.results.store import Run
+
+if TYPE_CHECKING:
+    from ctxeval.runner import Forecast
 
 
 def show(run: Run, format: str, output: Path | None = None) -> None:
@@ -29,6 +33,14 @@ def show(run: Run, format: str, output: Path | None = None) -> None:
         typer.echo(text, nl=False)
     else:
         write_whole(output, text.encode())
+
+
+def show_forecast(forecast: Forecast, format: str) -> None:
+    """Print the plan of a dry run (table or json) on stdout."""
+    if format == "json":
+        typer.echo(json.dumps(plain(forecast.values), indent=2, ensure_ascii=False))
+    else:
+        typer.echo("\n".join(forecast.lines))
 
 
 def render(run: Run, format: str) -> str:
