@@ -26,6 +26,7 @@ def gate(
     ] = None,
     format: Annotated[str, typer.Option("--format", help="table, json or junit.")] = "table",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file instead of stdout.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file, beside the rest.")] = None,
 ) -> None:
     """Check a run against a policy: exit 0 passed, 1 failed, 4 inconclusive."""
     from ctxeval.analysis.gate import gate_run
@@ -39,6 +40,8 @@ def gate(
     wanted = load_policy(policy)
     run = load_run(run_folder)
     found = gate_run(wanted, run.cells, run.manifest, scale)
+    if junit is not None:
+        write_whole(junit, render(found, run, "junit").encode())
     if output is not None:
         write_whole(output, render(found, run, format).encode())
         typer.echo(verdict_line(found), err=True)
