@@ -26,7 +26,7 @@ def gate(
     ] = None,
     format: Annotated[str, typer.Option("--format", help="table, json or junit.")] = "table",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file instead of stdout.")] = None,
-    junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file, beside the rest.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file, too.")] = None,
 ) -> None:
     """Check a run against a policy: exit 0 passed, 1 failed, 4 inconclusive."""
     from ctxeval.analysis.gate import gate_run
