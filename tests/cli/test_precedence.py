@@ -50,7 +50,7 @@ def test_flag_beats_environment_beats_file_beats_default(
 
 
 #: Flag → a value in its environment variable, and what that makes of the spec.
-VARIABLES = {
+VARIABLES: dict[str, tuple[str, Callable[[RunSpec], bool]]] = {
     "model": ("x", lambda spec: spec.model.name_or_path == "x"),
     "scale": ("pi,yarn", lambda spec: spec.scales == ("pi", "yarn")),
     "len": ("2k", lambda spec: spec.length == 2048),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
@@ -45,7 +46,7 @@ def broken(text: str, change: str) -> str:
     case = root.find("testsuite/testcase")
     failure = root.find(".//failure")
     assert case is not None and failure is not None
-    {
+    changes: dict[str, Callable[[], object]] = {
         "a case without a name": lambda: case.attrib.pop("name"),
         "an attribute of our own": lambda: case.set("confidence", "0.95"),
         "an element of our own": lambda: Xml.SubElement(case, "inconclusive"),
@@ -55,7 +56,8 @@ def broken(text: str, change: str) -> str:
         "another root": lambda: setattr(root, "tag", "report"),
         "a child of a failure": lambda: Xml.SubElement(failure, "b"),
         "two outcomes": lambda: Xml.SubElement(failure_case(root), "error"),
-    }[change]()
+    }
+    changes[change]()
     return Xml.tostring(root, encoding="unicode")
 
 
