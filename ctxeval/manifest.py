@@ -38,20 +38,22 @@ def package_versions() -> dict[str, str]:
     return {**versions, "python": platform.python_version()}
 
 
-def git_commit() -> str | None:
-    """Return the commit of the checkout that ctxeval runs from, with `+` where it has uncommitted changes."""
-    folder = Path(__file__).parent
+def git_commit(package: Path = Path(__file__).parent) -> str | None:
+    """Return the commit of the checkout that `package` runs from, with `+` where it has uncommitted changes.
+
+    None where it is installed: a virtual environment, or a copy, inside another project's checkout has that one's
+    commit, which says nothing of ctxeval.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
     try:
-        commit = subprocess.run(
-            ["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-        dirty = subprocess.run(
-            ["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        ).stdout.strip()
+        if Path(git("rev-parse", "--show-toplevel")) != package.resolve().parent:
+            return None
+        git("ls-files", "--error-unmatch", "__init__.py")
+        commit, dirty = git("rev-parse", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
         return None
     return commit + ("+" if dirty else "")
@@ -188,13 +190,17 @@ def manifest(
     }
 
 
-def begin_session(record: dict[str, Any], predicted_tokens: int, planned_rows: int) -> None:
+def begin_session(
+    record: dict[str, Any], predicted_tokens: int, planned_rows: int, processor: dict[str, Any]
+) -> None:
     """Note in a manifest that a process begins to measure what is left: `predicted_tokens` to forward.
 
-    `planned_rows` is that of the whole run; manifests written before it was recorded do not have it.
+    `planned_rows` is that of the whole run; manifests written before it was recorded do not have it. `processor` is no
+    part of the identity: a run may be finished on another machine.
     """
     record["planned_rows"] = planned_rows
-    session = {"started": now(), "ended": None, "predicted_tokens": predicted_tokens, "forwarded_tokens": 0}
+    tokens = {"predicted_tokens": predicted_tokens, "forwarded_tokens": 0}
+    session = {"started": now(), "ended": None, "processor": processor, **tokens}
     record["sessions"] = [*record.get("sessions", []), session]
 
 

@@ -19,6 +19,7 @@ from ctxeval.spec import RunSpec
 from ctxeval.text.assemble import Frame
 from ctxeval.text.corpus import Corpus, load_corpus
 from ctxeval.text.documents import cut_documents
+from ctxeval.wording import counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +46,9 @@ class Prepared:
             f"native window {windows.native:,} ({windows.native_source}), "
             f"pretrain window {windows.pretrain:,} ({windows.pretrain_source})",
             f"scalings {scalings}",
-            f"lengths {', '.join(f'{length:,}' for length in resolved.lengths)} tokens, {len(resolved.depths)} depths, "
-            f"{len(self.agenda.documents)} documents of {self.corpus.name}",
+            f"lengths {', '.join(f'{length:,}' for length in resolved.lengths)} tokens, "
+            f"{counted(len(resolved.depths), 'depth')}, "
+            f"{counted(len(self.agenda.documents), 'document')} of {self.corpus.name}",
         ]
 
 

@@ -56,6 +56,11 @@ def resolve(spec: RunSpec, native_window: int) -> Resolved:
     target = _target(spec, native_window)
     factor = spec.factor if spec.factor is not None else target / native_window
     lengths = spec.lengths or default_lengths(native_window, target)
+    if spec.length is not None and max(lengths) > spec.length:
+        raise UsageError(
+            f"--lengths {max(lengths)} is beyond --len {spec.length}",
+            "raise --len; to look beyond what the scaling aims at, give --factor instead of --len",
+        )
     if min(lengths) < 2:
         raise UsageError(f"length {min(lengths)}", "lengths are tokens, at least 2")
     stretched = [method for method in spec.scales if method != "none"]

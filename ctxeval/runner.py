@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,15 @@ from ctxeval.manifest import begin_session, describe_model, describe_tokenizer, 
 from ctxeval.model.calibrate import calibrate
 from ctxeval.model.head import widen_head
 from ctxeval.model.load import load_model
-from ctxeval.model.placement import choose_device, choose_dtype, choose_threads
+from ctxeval.model.placement import choose_device, choose_dtype, choose_threads, describe_processor
 from ctxeval.model.reader import choose_attention
 from ctxeval.prepare import Prepared, prepare
 from ctxeval.report.artifacts import write_artifacts
-from ctxeval.results.store import Run, RunStore, load_run
+from ctxeval.results.store import Run, RunStore, load_run, same_identity
 from ctxeval.rope.windows import Windows
 from ctxeval.session import Observer, Session, measured_geometry
-from ctxeval.spec import RunSpec
+from ctxeval.spec import ModelSpec, RunSpec
+from ctxeval.wording import counted
 
 
 def run(
@@ -53,7 +54,7 @@ def run(
         prepared = prepared or prepare(spec)
         for line in prepared.summary():
             observer.say(line)
-        session, record = _load(prepared, observer)
+        session, record = _load(prepared, _as_begun(spec.model, earlier), observer)
         _measure(session, folder, record, earlier)
     finished = load_run(folder)
     if len(finished.cells) and not (finished.cells["status"] == "ok").any():
@@ -62,10 +63,15 @@ def run(
     return finished
 
 
-def _load(prepared: Prepared, observer: Observer) -> tuple[Session, dict[str, Any]]:
-    """Load the weights; return what measures with them, and the manifest of a run that begins now."""
+def _as_begun(model: ModelSpec, earlier: dict[str, Any] | None) -> ModelSpec:
+    """Give `auto` the number format that the run to resume began with, whatever this machine is fastest in."""
+    return replace(model, dtype=earlier["dtype"]) if earlier and model.dtype == "auto" else model
+
+
+def _load(prepared: Prepared, wanted: ModelSpec, observer: Observer) -> tuple[Session, dict[str, Any]]:
+    """Load the weights as `wanted`; return what measures with them, and the manifest of a run that begins now."""
     spec = prepared.spec
-    loaded = load_model(spec.model)
+    loaded = load_model(wanted)
     choose_threads(loaded)
     path = choose_attention(loaded.model, spec.model.attn_implementation)
     head = "fp32" if widen_head(loaded.model) else loaded.dtype
@@ -73,9 +79,10 @@ def _load(prepared: Prepared, observer: Observer) -> tuple[Session, dict[str, An
     name = f"{loaded.name} ({loaded.quantization})" if loaded.quantization else loaded.name
     if loaded.adapter:
         name += f" with the adapter {loaded.adapter['name']} merged"
+    why = loaded.dtype_reason or ("as this run began" if spec.model.dtype == "auto" else "as asked")
     observer.say(
         f"model {name}, {loaded.n_parameters / 1e6:,.1f} M parameters, "
-        f"{loaded.dtype} ({loaded.dtype_reason or 'as asked'}) on {loaded.device}, attention {path}, head in {head}"
+        f"{loaded.dtype} ({why}) on {loaded.device}, attention {path}, head in {head}"
     )
     task = prepared.agenda.needle.task if prepared.agenda.needle else None
     who = identity(
@@ -110,7 +117,7 @@ def _measure(session: Session, folder: Path, record: dict[str, Any], earlier: di
         record = earlier or record
         session.earlier_proofs = dict(record.get("proofs", {}))
         _, left = session.count(store.ids)
-        begin_session(record, left.tokens, session.planned_rows)
+        begin_session(record, left.tokens, session.planned_rows, describe_processor())
 
         def note(*, ended: bool = False) -> None:
             update_session(record, forwarded_tokens=session.forwarded, proofs=session.proofs, ended=ended)
@@ -118,7 +125,7 @@ def _measure(session: Session, folder: Path, record: dict[str, Any], earlier: di
 
         speed = calibrate(session.reader, session.geometry, chunk, longest)
         if earlier:
-            observer.say(f"{len(store.ids)} rows are there already")
+            observer.say(f"{counted(len(store.ids), 'row')} there already")
         observer.say(describe(left, session.geometry, longest, speed.seconds(left)))
         observer.begin(speed.seconds(left))
         try:
@@ -138,16 +145,48 @@ def _measure(session: Session, folder: Path, record: dict[str, Any], earlier: di
         note(ended=True)
 
 
-def dry(spec: RunSpec, observer: Observer) -> None:
-    """Say what a run would do and what it would cost, without loading the weights."""
+@dataclass(frozen=True)
+class Forecast:
+    """What a run would do and cost: as lines to read, and as values for JSON (bytes, seconds)."""
+
+    lines: tuple[str, ...]
+    values: dict[str, Any]
+
+
+def dry(spec: RunSpec, observer: Observer, resume: Path | None = None) -> Forecast:
+    """Go as far as a run goes before it measures: say what is left to do, and what it costs on this machine.
+
+    The weights are loaded for the minutes; the other figures are said before.
+
+    Raises:
+        UsageError, RunError: as `run` would.
+    """
+    earlier = earlier_manifest(resume, spec) if resume else None
+    choose_dtype(spec.model, choose_device(spec.model))
     prepared = prepare(spec)
-    for line in prepared.summary():
-        observer.say(line)
-    cost = Cost()
+    cost, rows = Cost(), 0
     for unit in prepared.agenda.units():
         prompts, roots, _ = unit.tree(share=True)
         cost += tree_cost(prepared.geometry, roots, prompts, spec.chunk)
-    observer.say(describe(cost, prepared.geometry, prepared.longest))
+        rows += len(unit.measurements)
+    observer.say(f"{describe(cost, prepared.geometry, prepared.longest)}; loading the weights, to tell the minutes")
+    session, record = _load(prepared, _as_begun(spec.model, earlier), observer)
+    if earlier:
+        same_identity(earlier, record)
+    _, left = session.count(load_run(resume).done if resume else set())
+    geometry, longest = session.geometry, prepared.longest
+    seconds = calibrate(session.reader, geometry, spec.chunk, longest).seconds(left)
+    lines = (*prepared.summary(), f"{counted(rows, 'row')}: {describe(left, geometry, longest, seconds)}")
+    values = {
+        **{name: record[name] for name in ("model", "spec", "resolved")},
+        "rows": rows,
+        "tokens": left.tokens,
+        "flops": left.flops,
+        "weight_bytes": geometry.weight_bytes,
+        "kv_cache_bytes": geometry.kv_bytes(longest),
+        "seconds": seconds,
+    }
+    return Forecast(lines, values)
 
 
 def asdict_windows(windows: Windows) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from ctxeval.results.schema import Cell, PerplexityCell
 from ctxeval.results.store import RunStore, load_run
 from ctxeval.rope.patch import RopePatch
 from ctxeval.rope.verify import prove
+from ctxeval.wording import counted
 
 
 class Observer:
@@ -104,7 +105,8 @@ class Session:
                 store.append([cell])
                 self._remember(cell.to_row())
             self.observer.detail(
-                f"document {unit.document}, {unit.scaling.label}: {missing} rows, {self.forwarded - before:,} tokens, "
+                f"document {unit.document}, {unit.scaling.label}: {counted(missing, 'row')}, "
+                f"{counted(self.forwarded - before, 'token')}, "
                 f"{time.perf_counter() - began:.1f} s"
             )
 

@@ -101,6 +101,8 @@ class RunSpec:
             for one in given:
                 if one not in known:
                     raise unknown(kind, one, known)
+        if self.stride is not None and self.protocol != "strided":
+            raise UsageError(f"stride {self.stride} with the protocol {self.protocol}", "only `strided` has strides")
         if self.lengths is not None and not self.lengths:
             raise UsageError("no lengths in the grid", "give at least one, or None for the default grid")
         for depth in self.depths:

@@ -61,6 +61,13 @@ def test_a_factor_below_1_is_refused(factor: float) -> None:
         resolved(scales=("yarn",), factor=factor)
 
 
+def test_lengths_beyond_the_target_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"--lengths 32768 is beyond --len 16384.*--factor instead"):
+        resolved(scales=("yarn",), lengths=(8192, 32768), length=16384)
+    found = resolved(scales=("yarn",), lengths=(8192, 32768), factor=2.0)  # to see where a scaling ends
+    assert (found.target, found.lengths) == (8192, (8192, 32768))
+
+
 @pytest.mark.parametrize("lengths", [(0, 4096), (1, 8192), (-5, 8192)])
 def test_lengths_below_2_are_refused(lengths: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="lengths are tokens, at least 2"):

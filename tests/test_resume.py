@@ -239,6 +239,7 @@ def test_a_finished_run_resumed_measures_nothing(whole: Path, tmp_path: Path, mo
         ("-m elsewhere", "'elsewhere' here"),
         ("-c FILE", "chunk is 1024 there, 512 here; seed is 0 there, 2 here"),
         ("-o elsewhere", "both --resume"),
+        ("--stride 64", "--stride 64 without --protocol strided"),
     ],
 )
 def test_other_options_beside_resume_are_refused_by_name(
@@ -252,6 +253,50 @@ def test_other_options_beside_resume_are_refused_by_name(
     assert words in err
     assert err.count("\n") == 1
     assert (whole / "run.json").read_bytes() == before
+
+
+def test_what_ran_out_of_memory_is_measured_again(
+    model: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = session_module.execute, iter(range(1000))
+
+    def execute(*arguments: Any) -> Iterator[Any]:
+        scores = real(*arguments)
+        if next(calls) == 2:  # in the middle of a unit
+            yield next(scores)
+            raise MemoryError("no room")
+        yield from scores
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(session_module, "execute", execute)
+        assert run_command(["run", "-m", str(model), *OPTIONS, "-q", "--format", "csv", "-o", str(folder)]) == 0
+    cells = load_run(folder).cells
+    lost = set(cells.loc[cells["status"] == "oom", "cell_id"])
+    assert 0 < len(lost) < len(cells) == count(folder) == count(whole)
+    assert "out of memory" in cells.loc[cells["status"] == "oom", "reason"].iloc[0]
+    assert resume(folder) == 0
+    assert count(folder) == count(whole) + len(lost)
+    ours, wanted = (load_run(one).cells.set_index("cell_id").drop(columns="seconds") for one in (folder, whole))
+    assert ours.sort_index().equals(wanted.sort_index())
+    manifest = load_run(folder).manifest
+    assert 0 < manifest["sessions"][1]["forwarded_tokens"] < manifest["sessions"][0]["forwarded_tokens"]
+
+
+def test_a_run_keeps_the_number_format_that_it_began_with(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`auto` means the fastest format of the machine, and the next one may be another machine."""
+    options = ("--len", "1k", "--lengths", "1k", "--docs", "1", "--device", "cpu")
+    fastest = "ctxeval.model.placement._fastest"
+    monkeypatch.setattr(fastest, lambda device: ("bf16", "is fast in it"))
+    with cut_after(1, monkeypatch):
+        run_command(["ppl", "-m", str(model), *options, "-q", "-o", str(tmp_path / "run")])
+    monkeypatch.setattr(fastest, lambda device: ("fp32", "is fast in it"))
+    assert run_command(["run", "--resume", str(tmp_path / "run")]) == 0
+    assert "bf16 (as this run began)" in capsys.readouterr().err
+    manifest = load_run(tmp_path / "run").manifest
+    assert (manifest["dtype"], manifest["spec"]["model"]["dtype"]) == ("bf16", "auto")
 
 
 def test_a_part_of_a_run_is_not_resumed_by_the_wrong_command(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:

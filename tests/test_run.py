@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import torch
 
 from ctxeval import session as session_module
 from ctxeval.cli.main import run_command
+from ctxeval.model.placement import describe_processor
 from ctxeval.results.store import Run, load_run
 from ctxeval.text.corpus import load_corpus
 from ctxeval.text.documents import cut_documents
@@ -126,6 +128,8 @@ def test_exactly_the_predicted_tokens_were_forwarded(finished: Finished) -> None
     manifest = finished.run.manifest
     assert manifest["forwarded_tokens"] == manifest["predicted_tokens"] == manifest["cost"]["tokens"] > 10_000
     (session,) = manifest["sessions"]
+    assert session["processor"] == describe_processor()
+    assert "processor" not in json.dumps(manifest["identity"])
     assert session["forwarded_tokens"] == session["predicted_tokens"] == manifest["forwarded_tokens"]
 
 
@@ -166,13 +170,37 @@ def test_a_dry_run_says_what_it_would_cost_and_leaves_nothing(
     model: Path, finished: Finished, invoke: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ctxeval.runner.load_model", lambda spec: pytest.fail("weights were loaded"))
+    monkeypatch.setattr("ctxeval.runner._measure", lambda *_: pytest.fail("went on"))
     code, out, err = invoke("run", "-m", model, "--scale", "none,yarn", *GRID, "--dry-run")
-    assert (code, out) == (0, "")
-    predicted = finished.run.manifest["predicted_tokens"]
-    assert f"{predicted:,} tokens to forward" in err
-    assert "about" not in err  # minutes need the weights
+    manifest, rows = finished.run.manifest, len(finished.run.cells)
+    tokens = f"{manifest['predicted_tokens']:,} tokens to forward, "
+    before, loaded = err.splitlines()
+    assert before.startswith(tokens) and "GiB" in before and "about" not in before  # minutes need the weights
+    assert loaded.startswith(f"model {model.name}, ")
+    lines = out.splitlines()
+    assert code == 0 and lines[1] == "scalings none ×1, yarn ×2"
+    assert lines[-1].startswith(f"{rows} rows: {tokens}") and re.search(r", about \d+ s$", lines[-1])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_as_json(model: Path, finished: Finished, invoke: Any) -> None:
+    code, out, err = invoke("run", "-m", model, "--scale", "none,yarn", *GRID, "--dry-run", "-q", "--format", "json")
+    assert (code, err) == (0, "")
+    plan, manifest = json.loads(out), finished.run.manifest
+    assert (plan["rows"], plan["tokens"], plan["flops"]) == (len(finished.run.cells), *manifest["cost"].values())
+    assert 0 < plan["seconds"] < 60
+    assert plan["weight_bytes"] == 4 * manifest["model"]["n_parameters"]
+    assert plan["kv_cache_bytes"] == TARGET * 2 * 2 * 2 * 16 * 4  # keys and values, layers, KV heads, width, fp32
+    assert plan["resolved"] == manifest["resolved"] and plan["model"] == manifest["model"]
+    code, out, err = invoke("run", "-m", model, *GRID, "--dry-run", "--format", "csv")
+    assert (code, out) == (2, "") and "unknown format 'csv'" in err
+
+
+def test_a_dry_run_of_a_resumed_run_counts_what_is_left(finished: Finished, invoke: Any) -> None:
+    before = (finished.folder / "run.json").read_bytes()
+    code, out, err = invoke("run", "--resume", finished.folder, "--dry-run", "-q", "--format", "json")
+    assert (code, json.loads(out)["tokens"]) == (0, 0), err
+    assert (finished.folder / "run.json").read_bytes() == before
 
 
 def test_the_default_folder_is_named_after_model_and_time(

@@ -162,6 +162,7 @@ def test_labels_tell_options() -> None:
         ({"chunk": 0}, "chunk is 0"),
         ({"stride": 0}, "stride is 0"),
         ({"stride": -5}, "stride is -5"),
+        ({"stride": 64, "protocol": "all"}, "stride 64 with the protocol all"),
         ({"perplexity_documents": 0}, "perplexity_documents is 0"),
         ({"scales": ()}, "no scaling in"),
         ({"scales": ("yran",)}, "unknown scaling 'yran'.*'yarn'"),

@@ -29,9 +29,11 @@ from ctxeval.spec import (
     parse_lengths,
     parse_methods,
 )
+from ctxeval.wording import counted
 
 LLAMA = "meta-llama/Llama-2-7b-hf"
 FORMATS = ("table", "md", "csv", "json")
+DRY_FORMATS = ("table", "json")
 
 
 def register(app: typer.Typer) -> None:
@@ -60,7 +62,8 @@ def register(app: typer.Typer) -> None:
         ("baseline", baseline, "ctxeval baseline results/RUN -o results/baselines/NAME.json"),
         ("tasks", tasks, "ctxeval tasks needle"),
     ):
-        app.command(name, epilog=f"Example: `{example}`")(function)
+        measures = name in ("needle", "ppl", "run")
+        app.command(name, epilog=f"Example: `{example}`" + (f"\n\n{opt.ENVIRONMENT}" if measures else ""))(function)
 
 
 def needle(context: typer.Context, **values: Any) -> None:
@@ -111,15 +114,17 @@ def tasks(name: Annotated[str | None, typer.Argument(help="A task, for its detai
     task = load_task(name)
     sample = make_needle(task, seed=0, document=0, trial=0, site=0)
     typer.echo(
-        f"{task.name}: {task.title}\nisolates: {task.isolates}\n{len(task.wordings)} wordings, {len(task.keys)} keys, "
-        f"{task.digits} digits\n\nneedle:   {sample.statement}\nquestion: {sample.question}\nreply:    {sample.lead} "
-        f"{sample.value}"
+        f"{task.name}: {task.title}\nisolates: {task.isolates}\n{counted(len(task.wordings), 'wording')}, "
+        f"{counted(len(task.keys), 'key')}, {counted(task.digits, 'digit')}\n\nneedle:   {sample.statement}\n"
+        f"question: {sample.question}\nreply:    {sample.lead} {sample.value}"
     )
 
 
 def _evaluate(context: typer.Context, probes: tuple[str, ...]) -> None:
     values = context.params
-    _run_and_show(_resumed_spec(context, probes) if values["resume"] else build_spec(values, probes), values)
+    resumed = values["resume"] is not None
+    spec = _resumed_spec(context, probes) if resumed else build_spec(opt.without_idle(context, values), probes)
+    _run_and_show(spec, values)
 
 
 def build_spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
@@ -159,7 +164,10 @@ def build_spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
 
 
 def _resumed_spec(context: typer.Context, probes: tuple[str, ...]) -> RunSpec:
-    """Take the spec from the run folder; options given beside --resume must agree with it. `run` finishes any run."""
+    """Take the spec from the run folder; options given beside --resume must agree with it. `run` finishes any run.
+
+    The environment counts as not given: it may speak of another run.
+    """
     from ctxeval.folder import stored_spec
 
     folder: Path = context.params["resume"]
@@ -171,9 +179,12 @@ def _resumed_spec(context: typer.Context, probes: tuple[str, ...]) -> RunSpec:
             f"{folder} holds the probes {', '.join(stored.probes)}, `{context.info_name}` runs {', '.join(probes)}",
             f"finish it with `{_resume_command(folder)}`",
         )
-    wanted = build_spec(
-        {**context.params, "model": context.params["model"] or stored.model.name_or_path}, stored.probes
-    )
+    kept = {"model": stored.model.name_or_path, "protocol": stored.protocol, "packed": stored.packed}
+    values = {
+        name: value if _given(context, name) else kept.get(name, opt.OPTIONS[name][1])
+        for name, value in context.params.items()
+    }
+    wanted = build_spec(opt.without_idle(context, values), stored.probes)
     old, new = _by_option(stored), _by_option(wanted)
     differ = [
         f"{name} is {old.get(name)!r} there, {new.get(name)!r} here"
@@ -201,20 +212,21 @@ def _by_option(spec: RunSpec) -> dict[str, Any]:
 
 def _run_and_show(spec: RunSpec, values: Mapping[str, Any]) -> None:
     """Run `spec`; `values` are the options that say where to, how loud and what to print."""
-    _check_choice("format", values["format"], FORMATS)
+    is_dry = bool(values.get("dry_run"))
+    _check_choice("format", values["format"], DRY_FORMATS if is_dry else FORMATS)
     if values["quiet"] and values["verbose"]:
         raise UsageError("both --quiet and --verbose", "give one of them")
     from ctxeval.cli.judge import judge, limits
     from ctxeval.cli.progress import StderrObserver
-    from ctxeval.cli.show import show
+    from ctxeval.cli.show import show, show_forecast
     from ctxeval.folder import default_folder
     from ctxeval.runner import dry, run
 
     policy = limits(values.get("min_recall"), values.get("max_ratio"))
     resume = values.get("resume")
     with StderrObserver(quiet=values["quiet"], verbose=values["verbose"]) as observer:
-        if values.get("dry_run"):
-            dry(spec, observer)
+        if is_dry:
+            show_forecast(dry(spec, observer, resume), values["format"])
             return
         folder = resume or values["output"] or default_folder(spec)
         try:
@@ -242,7 +254,8 @@ def _how_to_go_on(folder: Path) -> str:
         return ""
     if begun.manifest.get("finished"):
         return ""
-    return f"{len(begun.cells)} rows are kept; go on with `{_resume_command(folder)}`"
+    kept = counted(len(begun.cells), "row")
+    return f"{kept} {'is' if len(begun.cells) == 1 else 'are'} kept; go on with `{_resume_command(folder)}`"
 
 
 def _resume_command(folder: Path) -> str:

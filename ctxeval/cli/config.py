@@ -9,7 +9,7 @@ from typing import Any
 from ctxeval.errors import UsageError, unknown
 
 #: Flags whose name differs from the parameter they set.
-_FLAGS = {"len": "length", "docs": "documents", "ppl-docs": "perplexity_documents"}
+FLAGS = {"len": "length", "docs": "documents", "ppl-docs": "perplexity_documents"}
 
 
 def read_config_file(path: Path, known: Set[str]) -> dict[str, Any]:
@@ -29,9 +29,9 @@ def read_config_file(path: Path, known: Set[str]) -> dict[str, Any]:
     values = {}
     for name, value in data.items():
         flag = str(name).lstrip("-")
-        parameter = _FLAGS.get(flag, flag.replace("-", "_"))
+        parameter = FLAGS.get(flag, flag.replace("-", "_"))
         if parameter not in known:
-            names = {parameter: flag for flag, parameter in _FLAGS.items()}
+            names = {parameter: flag for flag, parameter in FLAGS.items()}
             raise unknown(f"option in {path}", str(name), [names.get(one, one.replace("_", "-")) for one in known])
         if value is not None:
             # The comma at the end keeps a list of one a list: `depths: [50]` is one depth, `depths: 50` a count.

@@ -30,6 +30,7 @@ def gate(
     ] = None,
     format: Annotated[str, typer.Option("--format", help="table, json or junit.")] = "table",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write to this file instead of stdout.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file, too.")] = None,
 ) -> None:
     """Check a run against a policy: exit 0 passed, 1 failed, 4 inconclusive."""
     from ctxeval.analysis.gate import gate_run
@@ -45,6 +46,8 @@ def gate(
     run = load_run(run_folder)
     against = open_side(baseline, scale) if baseline is not None else None
     found = gate_run(wanted, run.cells, run.manifest, scale, against)
+    if junit is not None:
+        write_whole(junit, render(found, run, "junit").encode())
     if output is not None:
         write_whole(output, render(found, run, format).encode())
         typer.echo(verdict_line(found), err=True)

@@ -9,6 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from ctxeval.cli.config import FLAGS, read_config_file
+from ctxeval.errors import UsageError
+
+ENVIRONMENT = (
+    "Environment: `CTXEVAL_` and a flag's name gives that option: `CTXEVAL_MODEL`, `CTXEVAL_LEN`, "
+    "`CTXEVAL_PPL_DOCS`, … (flag > environment > file > default)."
+)
 MODEL, ROPE, GRID, PROBE, GATE, OUTPUT = "Model", "RoPE", "Grid", "Probe", "Gate", "Output"
 
 
@@ -16,8 +23,6 @@ def _load_config(context: typer.Context, value: Path | None) -> Path | None:
     """Let a YAML file provide defaults: click then ranks flag > environment > file > default."""
     if value is None:
         return None
-    from ctxeval.cli.config import read_config_file
-
     known = {name for parameter in context.command.params if (name := parameter.name)} - {"config"}
     context.default_map = {**(context.default_map or {}), **read_config_file(value, known)}
     return value
@@ -28,7 +33,6 @@ ModelOpt = Annotated[
     typer.Option(
         "-m",
         "--model",
-        envvar="CTXEVAL_MODEL",
         show_default=False,
         rich_help_panel=MODEL,
         help="Hub id, folder, GGUF file, or `demo` for the bundled model.",
@@ -269,6 +273,45 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 NEEDLE = ("depths", "trials", "task", "packed", "needles_per_context", "exact_subset", "chat", "min_recall")
 PERPLEXITY = ("protocol", "stride", "max_ratio")
 SHARED = tuple(name for name in OPTIONS if name not in (*NEEDLE, *PERPLEXITY, "perplexity_documents"))
+
+
+def _name_variables() -> None:
+    """Let the environment variable CTXEVAL_<FLAG> give every option: CTXEVAL_MODEL, CTXEVAL_LEN, CTXEVAL_PPL_DOCS."""
+    flags = {parameter: flag for flag, parameter in FLAGS.items()}
+    for name, (alias, _) in OPTIONS.items():
+        (option,) = alias.__metadata__
+        option.envvar = f"CTXEVAL_{flags.get(name, name).replace('-', '_').upper()}"
+        option.show_envvar = False  # forty times the same rule: said once, below the options
+
+
+_name_variables()
+
+#: Option → (the option that it needs, the value of that, how the command line says it).
+_NEEDS: dict[str, tuple[str, Any, str]] = {
+    "stride": ("protocol", "strided", "--protocol strided"),
+    "needles_per_context": ("packed", True, "--packed"),
+    "exact_subset": ("packed", True, "--packed"),
+}
+
+
+def without_idle(context: typer.Context, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options, less those that would change nothing beside the others.
+
+    On the command line such an option is a mistake. In a file or in the environment it waits for the command line on
+    which it matters, and has its default here.
+
+    Raises:
+        UsageError: an option on the command line without the one that it needs.
+    """
+    values = dict(values)
+    for name, (needed, wanted, flag) in _NEEDS.items():
+        if name not in values or values[needed] == wanted:
+            continue
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--{name.replace('_', '-')} {values[name]} without {flag}", "it would change nothing")
+        values[name] = OPTIONS[name][1]
+    return values
 
 
 def with_options(

@@ -69,6 +69,7 @@ def plan(context: typer.Context, **values: Any) -> None:
     if values["format"] not in FORMATS:
         raise unknown("format", values["format"], FORMATS)
     policy = load_policy(values["policy"])
+    values = opt.without_idle(context, values)
     basis = _basis(values, policy)
     assumed = basis.assumed
     found = power(policy, _questions(policy, basis.design, basis.scale), basis.design, assumed)

@@ -14,11 +14,12 @@ from ctxeval.report.artifacts import json_report, markdown
 from ctxeval.report.palette import DEFAULT
 from ctxeval.report.tables import csv_table
 from ctxeval.report.terminal import render_terminal
-from ctxeval.results.files import write_whole
+from ctxeval.results.files import plain, write_whole
 from ctxeval.results.store import Run
 
 if TYPE_CHECKING:
     from ctxeval.analysis.headline import Headline
+    from ctxeval.runner import Forecast
 
 
 def show(run: Run, format: str, output: Path | None = None) -> None:
@@ -45,6 +46,14 @@ def show_runs(
         typer.echo(text, nl=False)
     else:
         write_whole(output, text.encode())
+
+
+def show_forecast(forecast: Forecast, format: str) -> None:
+    """Print the plan of a dry run (table or json) on stdout."""
+    if format == "json":
+        typer.echo(json.dumps(plain(forecast.values), indent=2, ensure_ascii=False))
+    else:
+        typer.echo("\n".join(forecast.lines))
 
 
 def render(runs: Sequence[Run], format: str, *, palette: str = DEFAULT, samples: bool = True) -> str:

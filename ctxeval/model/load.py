@@ -62,7 +62,7 @@ def load_model(
 
     Args:
         name_or_path: a Hub id, a folder, a GGUF file or `demo`; or a `ModelSpec`, which holds all other arguments.
-        dtype: `auto` (bf16 where the device has arithmetic for it, else fp32), `fp32`, `bf16` or `fp16`.
+        dtype: `auto` (bf16 where the device is faster in it, else fp32), `fp32`, `bf16` or `fp16`.
         device: `auto` (the first of cuda, mps, cpu), `cpu`, `cuda`, `cuda:1` or `mps`.
         revision: a Hub branch, tag or commit.
         device_map: accelerate's placement over several devices, for example `auto`; excludes `device`.

@@ -14,6 +14,7 @@ from ctxeval.analysis.stats import Estimate
 from ctxeval.report.text import MISSING, markdown_cell, model_line, number, number_range, one_line, percent_range
 from ctxeval.report.text import percent as share
 from ctxeval.results.files import plain
+from ctxeval.wording import are, counted, have
 
 WIDTH = 80
 WORDS: Mapping[State, str] = {"fail": "FAIL", "inconclusive": "OPEN", "pass": "PASS"}
@@ -105,15 +106,15 @@ def reason(check: Check) -> str:
     if check.cause == "absent":
         return check.note
     if check.cause == "nan":
-        return f"{check.nan} row{'s are' if check.nan > 1 else ' is'} NaN: a model that emits NaN never passes"
+        return f"{are(check.nan, 'row')} NaN: a model that emits NaN never passes"
     if check.cause == "few":
         return (
-            f"{check.documents} document{'s' * (check.documents != 1)}, the policy asks for "
+            f"{counted(check.documents, 'document')}, the policy asks for "
             f"{check.documents + (check.more_documents or 0)}: measure {check.more_documents} more"
         )
     if check.cause == "missing":
         kinds = ", ".join(f"{count} {status}" for status, count in check.lost.items())
-        return f"{check.missing} row{'s have' if check.missing > 1 else ' has'} no result ({kinds})"
+        return f"{have(check.missing, 'row')} no result ({kinds})"
     if check.cause == "doubt":
         return check.note
     if check.cause == "undecided":
@@ -128,21 +129,20 @@ def _decided(check: Check) -> str:
         return "recall holds, or perplexity breaks with it"
     if check.quantity == "ratio":
         side = "above" if check.state == "fail" else "at most"
-        return f"the ratio is credibly {side} {check.bar:g}, over {check.documents} documents"
+        return f"the ratio is credibly {side} {check.bar:g}, over {counted(check.documents, 'document')}"
     side = "below" if check.state == "fail" else "at least"
     if check.quantity == "change":
         more = "more" if check.state == "fail" else "at most"
         return f"recall has credibly dropped by {more}{' than' * (more == 'more')} {-100 * check.bar:g} points"
     bar = f"{100 * check.bar:g} %" if check.quantity == "recall" else "the share of the unpatched model's that is asked"
-    return f"recall is credibly {side} {bar}, over {check.documents} documents"
+    return f"recall is credibly {side} {bar}, over {counted(check.documents, 'document')}"
 
 
 def _undecided(check: Check) -> str:
-    text = f"undecided with {check.documents} documents"
+    text = f"undecided with {counted(check.documents, 'document')}"
     if check.more_documents is None:
         return f"{text}: at this value no number of documents would tell"
-    s = "s" * (check.more_documents != 1)
-    return f"{text}: about {check.more_documents} more document{s} would decide it, if the value stays"
+    return f"{text}: about {counted(check.more_documents, 'more document')} would decide it, if the value stays"
 
 
 def gate_json(gate: Gate, manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -99,4 +99,5 @@ def _caption(grid: Grid, native_window: int) -> str:
     if not counts.size:
         return "recall, %; nothing measured\n"
     few = "; (in brackets: under 5)" if counts.min() < FEW_TRIALS else ""
-    return f"recall, %; {span(counts)} trials a cell{few}; │ native window {length_label(native_window)}\n"
+    trials = "trial" if counts.max() == 1 else "trials"
+    return f"recall, %; {span(counts)} {trials} a cell{few}; │ native window {length_label(native_window)}\n"

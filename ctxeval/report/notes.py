@@ -26,6 +26,7 @@ from ctxeval.report.text import (
     scale_label,
     through,
 )
+from ctxeval.wording import are, counted
 
 FEW_DOCUMENTS = 8
 
@@ -43,7 +44,7 @@ def reference_line(summary: Headline) -> str:
     lacking = f" ({summary.reference_missing} more without an answer)" if summary.reference_missing else ""
     return (
         f"R, the unpatched model's recall inside its window: {percent(r.value)} % ({percent_range(r)}), "
-        f"{r.rows} needles in {r.documents} documents{lacking}{control}"
+        f"{counted(r.rows, 'needle')} in {counted(r.documents, 'document')}{lacking}{control}"
     )
 
 
@@ -133,7 +134,7 @@ def warnings(cells: pd.DataFrame, manifest: Mapping[str, Any], summary: Headline
         lines.append(f"{lost}: the tables show only what is left of it")
     units = summary.reference.documents
     if 0 < units < FEW_DOCUMENTS:
-        lines.append(f"{units} document{'s' * (units > 1)}: intervals are wide; {FEW_DOCUMENTS} or more are advised")
+        lines.append(f"{counted(units, 'document')}: intervals are wide; {FEW_DOCUMENTS} or more are advised")
     return [one_line(line) for line in lines]
 
 
@@ -141,14 +142,14 @@ def _gaps(cells: pd.DataFrame) -> list[str]:
     lines, failed = [], failures(cells)
     nan = failed.pop("nan", 0)
     if nan:
-        lines.append(f"{nan} of {len(cells)} cells are NaN: a needle counts as a miss, a loss as infinite")
+        lines.append(f"NaN in {nan} of {counted(len(cells), 'cell')}: a needle counts as a miss, a loss as infinite")
     if failed:
-        kinds = ", ".join(f"{count} {status}" for status, count in failed.items())
-        lines.append(f"{sum(failed.values())} of {len(cells)} cells have no result ({kinds}): no length with one holds")
+        lost, kinds = sum(failed.values()), ", ".join(f"{count} {status}" for status, count in failed.items())
+        lines.append(f"no result for {lost} of {counted(len(cells), 'cell')} ({kinds}): no length with one holds")
     losses = perplexity_rows(cells)
     alone = len(finished(losses)) - len(paired(losses))
     if alone:
-        lines.append(f"{alone} of {len(losses)} losses have no baseline: no length with one holds")
+        lines.append(f"no baseline for {alone} of {len(losses)} losses: no length with one holds")
     return lines
 
 
@@ -167,7 +168,7 @@ def _empty_depths(cells: pd.DataFrame, manifest: Mapping[str, Any]) -> list[str]
 
 def _agreement(agreement: Agreement) -> str:
     same = agreement.same
-    few = f"{same.documents} document{'s' * (same.documents > 1)} are too few to tell"
+    few = f"{are(same.documents, 'document')} too few to tell"
     text = (
         f"packed and exact agree on {percent(same.value)} % ({percent_range(same)}) of {same.rows} needles; "
         f"recall {percent(agreement.packed)} % packed, {percent(agreement.exact)} % exact (p = {agreement.p_value:.2g})"

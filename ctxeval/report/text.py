@@ -10,6 +10,7 @@ import pandas as pd
 
 from ctxeval.analysis.onset import State, length_label
 from ctxeval.analysis.stats import Estimate
+from ctxeval.wording import counted
 
 MISSING = "–"
 #: Readable without colour: what is appended to a value by its state.
@@ -119,7 +120,7 @@ def _documents(manifest: Mapping[str, Any], measured: int | None) -> str:
     total = total if "needle" in probes else losses
     fewer = f", {losses} for perplexity" if losses < total and "perplexity" in probes else ""
     short = measured is not None and measured < total
-    return (f"{measured} of " if short else "") + f"{total} documents{fewer}"
+    return (f"{measured} of " if short else "") + f"{counted(total, 'document')}{fewer}"
 
 
 def one_line(text: str) -> str:

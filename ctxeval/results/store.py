@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from ctxeval.errors import RunError, UsageError
 from ctxeval.results.files import plain, write_whole
-from ctxeval.results.schema import CELL_TYPES, Cell, cell_from_row
+from ctxeval.results.schema import CELL_TYPES, Cell, Status, cell_from_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 CELLS = "cells.jsonl"
 MANIFEST = "run.json"
+#: Rows of this status are measured again when a run is resumed: a bigger or emptier machine may have the memory. The
+#: new row follows the old one in the file, and is the one that counts.
+RETRIED: Status = "oom"
 #: At least this often, rows that were written are brought to the disk.
 SYNC_SECONDS = 1.0
 COLUMNS = tuple(dict.fromkeys(field.name for kind in CELL_TYPES.values() for field in fields(kind)))
@@ -35,6 +38,11 @@ class Run:
     path: Path
     manifest: dict[str, Any]
     cells: pd.DataFrame
+
+    @property
+    def done(self) -> set[str]:
+        """The ids of the cells that resuming leaves as they are."""
+        return set(self.cells.loc[self.cells["status"] != RETRIED, "cell_id"])
 
     def headline(self) -> Headline:
         """Summarise the cells on the run's own grid."""
@@ -76,13 +84,13 @@ class RunStore:
 
     @classmethod
     def resume(cls, path: Path | str, manifest: Mapping[str, Any]) -> Self:
-        """Continue a run: what is there is loaded, and a torn last line is cut off.
+        """Continue a run: what is there is loaded, and a torn last line is cut off. `ids` lacks rows to measure again.
 
         Raises:
             UsageError: no run, a damaged one, one that another process writes, or one whose identity differs.
         """
         folder = Path(path)
-        _same_identity(_read_manifest(folder), manifest)
+        same_identity(_read_manifest(folder), manifest)
         try:
             handle = _locked(folder, "r+b")
         except OSError as error:
@@ -90,13 +98,13 @@ class RunStore:
         try:
             content = handle.read()
             whole = content[: content.rfind(b"\n") + 1]
-            cells = list(_parse(whole, folder / CELLS))
+            cells = _parse(whole, folder / CELLS)
             handle.truncate(len(whole))
             handle.seek(len(whole))
         except BaseException:
             handle.close()
             raise
-        return cls(folder, handle, {cell.cell_id for cell in cells})
+        return cls(folder, handle, {cell.cell_id for cell in cells if cell.status != RETRIED})
 
     def append(self, cells: Sequence[Cell]) -> None:
         """Write cells as whole lines, in one write.
@@ -184,7 +192,7 @@ def load_run(path: Path | str) -> Run:
     folder = Path(path)
     manifest = _read_manifest(folder)
     content = _read(folder / CELLS)
-    cells = list(_parse(content[: content.rfind(b"\n") + 1], folder / CELLS))
+    cells = _parse(content[: content.rfind(b"\n") + 1], folder / CELLS)
     _check_planned(folder, manifest, len(cells))
     try:
         return Run(folder, manifest, to_frame(cells))
@@ -248,8 +256,9 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _parse(content: bytes, path: Path) -> Iterator[Cell]:
-    seen: set[str] = set()
+def _parse(content: bytes, path: Path) -> list[Cell]:
+    """Return the cells of whole lines in their order; one that was measured again stands where it last was."""
+    cells: dict[str, Cell] = {}
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
             row = json.loads(line, parse_constant=_refuse)
@@ -261,10 +270,11 @@ def _parse(content: bytes, path: Path) -> Iterator[Cell]:
             cell = cell_from_row(row)
         except UsageError as error:
             raise UsageError(f"{path}, line {number}: {error.message}", error.hint) from None
-        if cell.cell_id in seen:
+        earlier = cells.pop(cell.cell_id, None)
+        if earlier and earlier.status != RETRIED:
             raise UsageError(f"{path}, line {number} repeats cell {cell.cell_id}", "each cell is measured once")
-        seen.add(cell.cell_id)
-        yield cell
+        cells[cell.cell_id] = cell
+    return list(cells.values())
 
 
 def _refuse(constant: str) -> None:
@@ -275,7 +285,12 @@ def _line(cell: Cell) -> str:
     return json.dumps(plain(cell.to_row()), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
 
-def _same_identity(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+def same_identity(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run whose manifest has another identity than the one that is wanted now.
+
+    Raises:
+        UsageError: naming what differs.
+    """
     # Compared as JSON has them: a tuple and a list are the same there.
     old, new = stored["identity"], json.loads(json.dumps(plain(wanted["identity"])))
     if old == new:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ctxeval.errors import UsageError
 from ctxeval.text.corpus import Corpus
 from ctxeval.text.sentences import sentence_positions, sentence_tokens
+from ctxeval.wording import counted
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -104,8 +105,8 @@ def cut_documents(
 def _too_little(corpus: Corpus, cutter: _Cutter, fit: int, count: int) -> UsageError:
     total = cutter.total_tokens()
     return UsageError(
-        f"corpus {corpus.name!r} has {total:,} tokens in {len(cutter.texts)} files, "
-        f"enough for {fit} documents of {cutter.length:,} tokens; {count} are needed",
+        f"corpus {corpus.name!r} has {counted(total, 'token')} in {counted(len(cutter.texts), 'file')}, "
+        f"enough for {counted(fit, 'document')} of {cutter.length:,} tokens, {count} wanted",
         "ask for fewer documents or a shorter length, or give a larger --corpus; text is never repeated",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -24,7 +25,8 @@ Invoke = Callable[..., Outcome]
 def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Invoke:
     """Run `ctxeval ARGUMENTS` in an empty working directory, without a word of the environment's own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("CTXEVAL_MODEL", raising=False)
+    for name in [name for name in os.environ if name.startswith("CTXEVAL_")]:
+        monkeypatch.delenv(name)
 
     def call(*arguments: object) -> Outcome:
         capsys.readouterr()

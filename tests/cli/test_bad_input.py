@@ -57,7 +57,7 @@ CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "negative length": ("-m MODEL --len -5", 2, ("length '-5'", "positive")),
     "no lengths": ("-m MODEL --lengths ,", 2, ("no lengths in ','", "--lengths 2k,4k")),
     "no room": ("-m MODEL --lengths 64,512", 2, ("context of 64 tokens", "raise --lengths")),
-    "beyond the text": ("-m MODEL --len 1k --corpus SHORT", 2, ("short.txt", "tokens in 1 files", "never repeated")),
+    "beyond the text": ("-m MODEL --len 1k --corpus SHORT", 2, ("short.txt", "tokens in 1 file,", "never repeated")),
     "depth": ("-m MODEL --depths 0,150", 2, ("depth 150 is outside 0 to 100",)),
     "negative depth": ("-m MODEL --depths=-1,50", 2, ("depth -1 is outside 0 to 100",)),
     "no depths": ("-m MODEL --depths ,", 2, ("no depths in ','", "--depths")),

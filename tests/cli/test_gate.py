@@ -98,8 +98,12 @@ def test_formats_and_files(invoke: Invoke, run: Path, policy: Callable[[str], Pa
     done = invoke("gate", run, "--policy", path, "--format", "junit", "-o", tmp_path / "gate.xml")
     assert (done.code, done.out, done.err) == (1, "", "FAIL 1 of 1 checks (exit 1)\n")
     assert Xml.parse(tmp_path / "gate.xml").getroot().attrib["failures"] == "1"
-    done = invoke("gate", run, "--policy", path, "-o", tmp_path / "nowhere" / "gate.txt")
-    assert done.code == 3 and "cannot write" in done.err
+    both = invoke("gate", run, "--policy", path, "--junit", tmp_path / "beside.xml")
+    assert (both.code, both.out) == (1, invoke("gate", run, "--policy", path).out)
+    assert (tmp_path / "beside.xml").read_bytes() == (tmp_path / "gate.xml").read_bytes()
+    for option in ("-o", "--junit"):
+        done = invoke("gate", run, "--policy", path, option, tmp_path / "nowhere" / "gate.txt")
+        assert done.code == 3 and "cannot write" in done.err
 
 
 @pytest.mark.parametrize("format", ["table", "json", "junit"])

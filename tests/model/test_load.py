@@ -230,20 +230,24 @@ def test_cuda_without_cuda(tiny_llama: Any, monkeypatch: pytest.MonkeyPatch) -> 
         load_model(str(tiny_llama()), device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(UsageError, match="there are 2 CUDA devices"):
+    with pytest.raises(UsageError, match="torch sees 2 CUDA devices"):
         placement.choose_device(ModelSpec("x", device="cuda:2"))
     assert placement.choose_device(ModelSpec("x", device="cuda:1")) == "cuda:1"
     assert placement.choose_device(ModelSpec("x")) == "cuda"
 
 
-@pytest.mark.parametrize(("capability", "expected"), [("avx512_bf16", "bf16"), ("amx_bf16", "bf16"), ("avx2", "fp32")])
+@pytest.mark.parametrize(("capability", "expected"), [("avx512_bf16", "fp32"), ("amx_bf16", "bf16"), ("avx2", "fp32")])
 def test_auto_dtype_follows_the_processor(monkeypatch: pytest.MonkeyPatch, capability: str, expected: str) -> None:
     monkeypatch.setattr(
         torch.cpu, "get_capabilities", lambda: {capability: True, "avx512_bf16": False} | {capability: True}
     )
     chosen = placement.choose_dtype(ModelSpec("x"), "cpu")
     assert chosen.name == expected
-    assert chosen.why == ("cpu has bf16 arithmetic" if expected == "bf16" else "cpu has no bf16 arithmetic")
+    units = "AMX-BF16 matrix units"
+    assert chosen.why == (f"cpu has {units}" if expected == "bf16" else f"cpu has no {units}: bf16 would be slower")
+    found = placement.describe_processor()
+    assert found["amx_bf16"] is (capability == "amx_bf16")
+    assert found["vector"] == torch.backends.cpu.get_cpu_capability()
 
 
 def test_gguf_files_whose_rope_scaling_would_be_dropped(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def test_what_limits_the_run_is_said(make_run: MakeRun) -> None:
     run.cells.loc[2, ["status", "correct"]] = ["nan", None]
     del run.manifest["finished"]
     text = unwrapped(shown(run))
-    assert f"1 of {len(run.cells)} cells are NaN: a needle counts as a miss, a loss as infinite" in text
-    assert f"2 of {len(run.cells)} cells have no result (2 oom): no length with one holds" in text
+    assert f"NaN in 1 of {len(run.cells)} cells: a needle counts as a miss, a loss as infinite" in text
+    assert f"no result for 2 of {len(run.cells)} cells (2 oom): no length with one holds" in text
     assert "the run is not finished" in text
     assert "R, the unpatched model's recall" in text and "more without an answer" not in text
 
@@ -73,7 +73,7 @@ def test_a_loss_without_a_baseline_and_a_reference_without_an_answer_are_said(ma
     run.cells.loc[(run.cells["scale"] == "none") & (run.cells["document"] == 0), ["status", "correct"]] = ["nan", None]
     run.cells.loc[run.cells.index[-1], "baseline_nll"] = None
     text = unwrapped(shown(run))
-    assert "1 of 64 losses have no baseline: no length with one holds" in text
+    assert "no baseline for 1 of 64 losses: no length with one holds" in text
     assert "45 needles in 15 documents (3 more without an answer)" in text
 
 

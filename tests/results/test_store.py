@@ -138,6 +138,38 @@ def test_a_repeated_cell_in_the_file_is_damage(folder: Path) -> None:
         load_run(folder)
 
 
+def test_a_cell_that_ran_out_of_memory_is_measured_again_and_its_last_row_counts(folder: Path) -> None:
+    with RunStore.resume(folder, MANIFEST_A) as store:
+        store.append([needle("c", status="oom", correct=None), needle("d")])
+        with pytest.raises(RunError, match="cell c is measured twice"):  # within a session once is enough
+            store.append([needle("c")])
+    assert load_run(folder).done == {"a", "b", "d"}
+    for status, correct in (("oom", None), ("ok", False)):
+        with RunStore.resume(folder, MANIFEST_A) as store:
+            assert store.ids == {"a", "b", "d"}
+            store.append([needle("c", status=status, correct=correct)])
+        cells = load_run(folder).cells
+        assert list(cells["cell_id"]) == ["a", "b", "d", "c"]
+        assert list(cells["status"])[3] == status
+    assert load_run(folder).cells["correct"][3] == False  # noqa: E712 - numpy's own
+    assert load_run(folder).done == {"a", "b", "c", "d"}
+    with (folder / CELLS).open("ab") as handle:
+        handle.write((folder / CELLS).read_bytes().splitlines(keepends=True)[-1])
+    with pytest.raises(UsageError, match="line 7 repeats cell c"):
+        load_run(folder)
+
+
+@pytest.mark.parametrize("status", ["nan", "error", "skipped"])
+def test_other_rows_without_a_result_stay_what_they_are(status: Any, folder: Path) -> None:
+    with RunStore.resume(folder, MANIFEST_A) as store:
+        store.append([needle("c", status=status, correct=None)])
+    with RunStore.resume(folder, MANIFEST_A) as store:
+        assert "c" in store.ids
+    (folder / CELLS).write_bytes((folder / CELLS).read_bytes() + (folder / CELLS).read_bytes().splitlines(True)[-1])
+    with pytest.raises(UsageError, match="line 4 repeats cell c"):
+        load_run(folder)
+
+
 def test_a_value_of_the_wrong_type_is_an_error_of_ours(folder: Path) -> None:
     text = (folder / CELLS).read_text().replace('"needle_distance":500', '"needle_distance":"far"')
     (folder / CELLS).write_text(text)

@@ -65,7 +65,7 @@ def test_documents_are_exact_and_do_not_overlap(tokenizer: Any, length: int, see
 
 def test_every_document_that_fits_is_found_and_none_overlap(tokenizer: Any) -> None:
     corpus = numbered(4, 50)
-    with pytest.raises(UsageError, match=r"enough for (\d+) documents of 150 tokens; 1000 are needed") as caught:
+    with pytest.raises(UsageError, match=r"enough for (\d+) documents of 150 tokens, 1000 wanted") as caught:
         cut_documents(corpus, tokenizer, count=1000, length=150, seed=0)
     fit = int(caught.value.message.split("enough for ")[1].split()[0])
     total = int(caught.value.message.split("has ")[1].split()[0].replace(",", ""))
@@ -192,7 +192,7 @@ def test_bytes_between_counts_utf8() -> None:
 def test_too_little_text_says_how_much_there_is(tokenizer: Any) -> None:
     with pytest.raises(UsageError) as caught:
         cut_documents(numbered(2, 30), tokenizer, count=1, length=50_000, seed=0)
-    assert "enough for 0 documents of 50,000 tokens; 1 are needed" in caught.value.message
+    assert "enough for 0 documents of 50,000 tokens, 1 wanted" in caught.value.message
     assert "never repeated" in caught.value.hint
 
 
