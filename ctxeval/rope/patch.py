@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
 from ctxeval.errors import RunError, UsageError
 from ctxeval.rope.options import validate_options
 from ctxeval.rope.scaling import Scaled, scale_frequencies
-from ctxeval.rope.sites import Site, find_sites
-from ctxeval.rope.snapshot import SiteState, capture, in_fp32, native_factor, put_back
+from ctxeval.rope.sites import Site, find_sites, unwrap
+from ctxeval.rope.snapshot import PatchState, SiteState, capture, in_fp32, native_factor, put_back
+from ctxeval.rope.softmax import find_softmax_scales, with_mscale, yarn_temperature
 from ctxeval.rope.windows import read_windows, rope_parameters, text_config
 from ctxeval.spec import parse_method
 
@@ -43,18 +44,24 @@ class RopePatch:
         model: the transformers model.
         sites: its rotary tables; of those, `site.extended` are scaled.
         native: the state of each site as found, with tables in fp32. The base of every scaling.
+        softmax: the softmax scales that hold a part of YaRN's temperature (MLA with `mscale_all_dim`), mostly none.
+        native_softmax: their values as found.
         applied: what is in force.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, layer_types: Collection[str] | None = None) -> None:
         """Find the tables of `model` (a transformers model, or an object whose `.model` is one) and copy them.
 
+        Args:
+            model: as above.
+            layer_types: the layer types that are scaled, or `all`; by default the global ones.
+
         Raises:
-            UsageError: the model has no rotary tables.
+            UsageError: the model has no rotary tables, or none for such a layer type.
             RunError: a table was cast from fp32 and cannot be recomputed, or the model is patched already.
         """
         self.model = unwrap(model)
-        self.sites: tuple[Site, ...] = find_sites(self.model)
+        self.sites: tuple[Site, ...] = find_sites(self.model, layer_types)
         for site in self.sites:
             if hasattr(site.module, MARK):
                 raise RunError(
@@ -62,9 +69,20 @@ class RopePatch:
                 )
         self._found = tuple(capture(site) for site in self.sites)
         self.native: tuple[SiteState, ...] = tuple(map(in_fp32, self.sites, self._found))
+        self._parameters = rope_parameters(text_config(self.model.config))
+        self.softmax = find_softmax_scales(self.model, self._parameters)
+        self.native_softmax: tuple[float, ...] = tuple(one.value for one in self.softmax)
         self.applied = Applied()
 
-    def apply(self, method: str, *, factor: float = 1.0, native_window: int | None = None, **options: Any) -> None:
+    def apply(
+        self,
+        method: str,
+        *,
+        factor: float = 1.0,
+        native_window: int | None = None,
+        target_length: int | None = None,
+        **options: Any,
+    ) -> None:
         """Bring the model to one setting, whatever was in force before.
 
         `none` is the native state itself, whatever the factor.
@@ -73,6 +91,8 @@ class RopePatch:
             method: a canonical method name.
             factor: target / native window.
             native_window: tokens; needed by every method but `none`.
+            target_length: the longest context that will be read, in tokens, where it is more than factor * window.
+                Models that look sin and cos up get a table of that many rows.
             **options: of the method, see `ctxeval.rope.options.OPTIONS`.
 
         Raises:
@@ -82,12 +102,17 @@ class RopePatch:
         if method == "none":
             validate_options(method, options)
             self._put(self.native)
+            for site in self.sites:
+                site.extend(target_length or 0)
         else:
             if native_window is None:
                 raise UsageError(f"scaling {method} without a native window", "give --native-window")
             wanted = self.intended(method, factor=factor, native_window=native_window, **options)
+            rows = max(math.ceil(factor * native_window), target_length or 0)
             self._put(self.native)
-            self._write(method, wanted)
+            self._write(method, wanted, rows)
+            for scale, value in zip(self.softmax, self.intended_softmax(method, factor=factor), strict=True):
+                scale.write(value)
         self.applied = Applied(method, float(factor), native_window, dict(options))
 
     def intended(self, method: str, *, factor: float, native_window: int, **options: Any) -> tuple[Scaled, ...]:
@@ -103,9 +128,15 @@ class RopePatch:
             scaled = Scaled(values, 1.0)
             if site.extended:
                 scaled = scale_frequencies(method, values, native_window=native_window, factor=factor, **options)
-                self._refuse_softmax_scaling(method, scaled.attention_factor)
+                if self._parameters.get("mscale_all_dim"):
+                    scaled = with_mscale(method, scaled, factor, options, self._parameters, self.softmax)
             result.append(Scaled(scaled.inv_freq, scaled.attention_factor * native_factor(site, state)))
         return tuple(result)
+
+    def intended_softmax(self, method: str, *, factor: float) -> tuple[float, ...]:
+        """Compute what each softmax scale should be. Changes nothing."""
+        ratio = yarn_temperature(factor, self._parameters).softmax if self.softmax and method == "yarn" else 1.0
+        return tuple(native * ratio for native in self.native_softmax)
 
     def restore(self) -> None:
         """Put every table and attribute back as found, bit for bit, cast tables included."""
@@ -119,40 +150,53 @@ class RopePatch:
             table = site.inv_freq.detach().cpu()
             digest.update(f"{site.label} {table.dtype} {site.attention_scaling!r}\n".encode())
             digest.update(table.double().numpy().tobytes())
+        for scale in self.softmax:
+            digest.update(f"{scale.name} softmax {scale.value!r}\n".encode())
         return digest.hexdigest()
 
+    def state(self) -> PatchState:
+        """Copy what is in force, whoever put it there."""
+        return PatchState(tuple(map(capture, self.sites)), tuple(scale.value for scale in self.softmax))
+
+    def set_state(self, state: PatchState) -> None:
+        """Put back what `state` returned. What `applied` says is not changed."""
+        for site, one in zip(self.sites, state.sites, strict=True):
+            put_back(site, one)
+        for scale, value in zip(self.softmax, state.softmax, strict=True):
+            scale.write(value)
+
+    def set_native(self) -> None:
+        """Put the native state in force for a comparison. What `applied` says is not changed."""
+        self.set_state(PatchState(self.native, self.native_softmax))
+
     def _put(self, states: tuple[SiteState, ...]) -> None:
-        for site, state in zip(self.sites, states, strict=True):
-            put_back(site, state)
+        self.set_state(PatchState(states, self.native_softmax))
+        for site in self.sites:
             if hasattr(site.module, MARK):
                 delattr(site.module, MARK)
 
-    def _write(self, method: str, wanted: tuple[Scaled, ...]) -> None:
+    def _write(self, method: str, wanted: tuple[Scaled, ...], rows: int) -> None:
         try:
             for site, scaled in zip(self.sites, wanted, strict=True):
                 if site.extended:
-                    table = torch.from_numpy(scaled.inv_freq).to(site.inv_freq.device, torch.float32)
-                    site.write_inv_freq(table)
-                    site.write_attention_scaling(scaled.attention_factor)
-                    site.freeze()
+                    values = torch.from_numpy(scaled.inv_freq).to(site.inv_freq.device, torch.float32)
+                    site.write(values, scaled.attention_factor, rows)
                     setattr(site.module, MARK, method)
         except RunError:
             self.restore()
             raise
 
-    def _refuse_softmax_scaling(self, method: str, temperature: float) -> None:
-        """Refuse a temperature on models whose attention carries a YaRN temperature of its own (MLA)."""
-        if temperature != 1.0 and rope_parameters(text_config(self.model.config)).get("mscale_all_dim"):
-            raise UsageError(
-                f"scaling {method} on a model with mscale_all_dim: its softmax holds a YaRN temperature already, and "
-                "another on cos and sin would reach the rotated dimensions only",
-                "choose pi, ntk or ntk-parts, or --attention-factor 1",
-            )
-
 
 @contextmanager
 def scaled_rope(
-    model: Any, method: str, *, factor: float = 1.0, native_window: int | None = None, **options: Any
+    model: Any,
+    method: str,
+    *,
+    factor: float = 1.0,
+    native_window: int | None = None,
+    target_length: int | None = None,
+    layer_types: Collection[str] | None = None,
+    **options: Any,
 ) -> Iterator[RopePatch]:
     """Scale a model's rotary frequencies inside a `with` block; on leaving, also by an exception, they are restored.
 
@@ -161,32 +205,22 @@ def scaled_rope(
         method: a method name or alias.
         factor: target / native window.
         native_window: tokens; read from the model's configuration when None.
+        target_length: as in `RopePatch.apply`.
+        layer_types: as in `RopePatch`.
         **options: of the method.
 
     Raises:
         UsageError, RunError: as `RopePatch` and `RopePatch.apply`; also when the configuration has no window.
     """
     method = parse_method(method)
-    patch = RopePatch(model)
+    patch = RopePatch(model, layer_types)
     if native_window is None and method != "none":
         native_window = read_windows(patch.model.config).native
-    patch.apply(method, factor=factor, native_window=native_window, **options)
+    patch.apply(method, factor=factor, native_window=native_window, target_length=target_length, **options)
     try:
         yield patch
     finally:
         patch.restore()
-
-
-def unwrap(model: Any) -> nn.Module:
-    """Return the transformers model: `model` itself, or its `.model`.
-
-    Raises:
-        UsageError: neither is a torch module with a configuration.
-    """
-    inner = model if isinstance(model, nn.Module) else getattr(model, "model", None)
-    if not isinstance(inner, nn.Module) or not hasattr(inner, "config"):
-        raise UsageError(f"{type(model).__name__} is not a transformers model", "pass what from_pretrained returns")
-    return inner
 
 
 def base_frequencies(site: Site, state: SiteState, method: str) -> torch.Tensor:
