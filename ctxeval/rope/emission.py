@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ctxeval.errors import RunError
-from ctxeval.rope.scaling import Frequencies, Scaled
+from ctxeval.rope.frequencies import Frequencies, Scaled
 from ctxeval.rope.sites import Site
 from ctxeval.rope.tables import TableSite
 

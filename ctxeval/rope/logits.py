@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ctxeval.errors import RunError
+from ctxeval.rope.base import Base
+from ctxeval.rope.frequencies import Scaled
 from ctxeval.rope.patch import RopePatch
-from ctxeval.rope.scaling import Scaled
-from ctxeval.rope.snapshot import native_factor
 
 #: Tokens of the prompt whose logits are compared, at most. Long enough for slow pairs to show in bf16.
 PROMPT_TOKENS = 128
@@ -61,17 +62,15 @@ def check_called(patch: RopePatch, called: set[tuple[int, str]]) -> tuple[str, .
     return tuple(site.label for site in unused)
 
 
-def check_change(patch: RopePatch, wanted: tuple[Scaled, ...], softmax: float, before: Tensor, after: Tensor) -> float:
-    """Logits (1, tokens, vocabulary) move exactly if frequencies or factors did. Returns the largest change."""
+def check_change(patch: RopePatch, same: bool, before: Tensor, after: Tensor) -> float:
+    """Logits (1, tokens, vocabulary) move exactly if the setting is not the native state (`same`).
+
+    Returns the largest change.
+    """
     tokens = before.shape[1]
     if not (torch.isfinite(after).all() and torch.isfinite(before).all()):
         raise RunError(f"logits are not finite on a prompt of {tokens} tokens")
     change = float((after - before).abs().max())
-    same = softmax == 1 and all(
-        np.array_equal(scaled.inv_freq, state.inv_freq.double().cpu().numpy())
-        and scaled.attention_factor == native_factor(site, state)
-        for site, state, scaled in zip(patch.sites, patch.native, wanted, strict=True)
-    )
     if same and not torch.equal(after, before):
         raise RunError(
             f"{patch.applied.method} is the native state, yet logits differ by {change:.3g} from the unpatched model",
@@ -82,7 +81,15 @@ def check_change(patch: RopePatch, wanted: tuple[Scaled, ...], softmax: float, b
     return change
 
 
-def double_temperature(patch: RopePatch, wanted: tuple[Scaled, ...], softmax: float) -> bool:
+def same_tables(wanted: Sequence[Scaled], native: Sequence[Base]) -> bool:
+    """Tell whether a setting is the native state, bit for bit."""
+    return all(
+        np.array_equal(scaled.inv_freq, base.inv_freq) and scaled.attention_factor == base.attention_factor
+        for scaled, base in zip(wanted, native, strict=True)
+    )
+
+
+def double_temperature(patch: RopePatch, wanted: Sequence[Scaled], native: Sequence[Base], softmax: float) -> bool:
     """Double the temperature wherever the scaling has one, at equal frequencies; False where it has none.
 
     Twice is exact in every floating-point format, so that a model which normalises q and k afterwards shows no
@@ -90,8 +97,8 @@ def double_temperature(patch: RopePatch, wanted: tuple[Scaled, ...], softmax: fl
     """
     sites = [
         (site, scaled.attention_factor)
-        for site, state, scaled in zip(patch.sites, patch.native, wanted, strict=True)
-        if site.extended and scaled.attention_factor != native_factor(site, state)
+        for site, base, scaled in zip(patch.sites, native, wanted, strict=True)
+        if site.extended and scaled.attention_factor != base.attention_factor
     ]
     for site, factor in sites:
         site.write_attention_scaling(2 * factor)

@@ -6,32 +6,25 @@ import hashlib
 import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from ctxeval.errors import RunError, UsageError
+from ctxeval.rope.base import Base, base_of, varies
+from ctxeval.rope.factors import with_factors
+from ctxeval.rope.frequencies import Scaled
 from ctxeval.rope.options import validate_options
-from ctxeval.rope.scaling import Scaled, scale_frequencies
+from ctxeval.rope.scaling import scale_frequencies
+from ctxeval.rope.setting import Applied
 from ctxeval.rope.sites import Site, find_sites, unwrap
-from ctxeval.rope.snapshot import PatchState, SiteState, capture, in_fp32, native_factor, put_back
-from ctxeval.rope.softmax import find_softmax_scales, with_mscale, yarn_temperature
+from ctxeval.rope.snapshot import PatchState, SiteState, capture, in_fp32, put_back
+from ctxeval.rope.softmax import find_softmax_scales, native_temperature, with_mscale, yarn_temperature
 from ctxeval.rope.windows import read_windows, rope_parameters, text_config
 from ctxeval.spec import parse_method
 
 #: Set on a rotary module while its table is not the native one: a second patch would take it for native.
 MARK = "_ctxeval_scaled"
-
-
-@dataclass(frozen=True)
-class Applied:
-    """What a patch was last asked for; `native_window` in tokens, None only under `none`."""
-
-    method: str = "none"
-    factor: float = 1.0
-    native_window: int | None = None
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 class RopePatch:
@@ -80,6 +73,8 @@ class RopePatch:
         *,
         factor: float = 1.0,
         native_window: int | None = None,
+        from_scratch: bool = False,
+        context_length: int | None = None,
         target_length: int | None = None,
         **options: Any,
     ) -> None:
@@ -89,53 +84,69 @@ class RopePatch:
 
         Args:
             method: a canonical method name.
-            factor: target / native window.
-            native_window: tokens; needed by every method but `none`.
-            target_length: the longest context that will be read, in tokens, where it is more than factor * window.
-                Models that look sin and cos up get a table of that many rows.
+            factor: target / L.
+            native_window: L, the window in tokens that the base serves; needed by every method but `none`.
+            from_scratch: start from plain RoPE, whose L is the pretrain window, not from the native frequencies.
+            context_length: tokens that frequencies are frozen for, where they depend on it: those of the method (by
+                default the target, L * factor) or, under `none`, the checkpoint's own (by default they are left to
+                change while the model reads).
+            target_length: the longest context that will be read, in tokens, where it is more than factor * L. Models
+                that look sin and cos up get a table of that many rows.
             **options: of the method, see `ctxeval.rope.options.OPTIONS`.
 
         Raises:
             UsageError: a bad method, factor, window or option, or one that this model cannot take. Nothing changed.
             RunError: a rotary module has no place for the temperature. The model is as found.
         """
-        if method == "none":
-            validate_options(method, options)
-            self._put(self.native)
-            for site in self.sites:
-                site.extend(target_length or 0)
-        else:
-            if native_window is None:
-                raise UsageError(f"scaling {method} without a native window", "give --native-window")
-            wanted = self.intended(method, factor=factor, native_window=native_window, **options)
-            rows = max(math.ceil(factor * native_window), target_length or 0)
-            self._put(self.native)
-            self._write(method, wanted, rows)
-            for scale, value in zip(self.softmax, self.intended_softmax(method, factor=factor), strict=True):
-                scale.write(value)
-        self.applied = Applied(method, float(factor), native_window, dict(options))
+        asked = Applied(method, float(factor), native_window, dict(options), from_scratch, context_length)
+        if method != "none" and native_window is None:
+            raise UsageError(f"scaling {method} without a native window", "give --native-window")
+        wanted = self.intended(asked)
+        rows = max(math.ceil(factor * (native_window or 0)), target_length or 0, context_length or 0)
+        self._put(self.native)
+        self._write(asked, wanted, rows)
+        self.applied = asked
 
-    def intended(self, method: str, *, factor: float, native_window: int, **options: Any) -> tuple[Scaled, ...]:
+    def intended(self, asked: Applied) -> tuple[Scaled, ...]:
         """Compute what each site should emit: fp64 frequencies and the whole factor on cos and sin. Changes nothing.
 
         Raises:
             UsageError: as `apply`.
         """
-        validate_options(method, options)
+        validate_options(asked.method, asked.options)
         result = []
-        for site, state in zip(self.sites, self.native, strict=True):
-            values = base_frequencies(site, state, method).double().cpu().numpy()
-            scaled = Scaled(values, 1.0)
-            if site.extended:
-                scaled = scale_frequencies(method, values, native_window=native_window, factor=factor, **options)
+        for site, base in zip(self.sites, self.bases(asked), strict=True):
+            scaled = Scaled(base.inv_freq, 1.0)
+            if site.extended and asked.method != "none":
+                scaled = scale_frequencies(
+                    asked.method,
+                    base.inv_freq,
+                    native_window=asked.native_window or 0,
+                    factor=asked.factor,
+                    context_length=asked.context_length,
+                    **asked.options,
+                )
                 if self._parameters.get("mscale_all_dim"):
-                    scaled = with_mscale(method, scaled, factor, options, self._parameters, self.softmax)
-            result.append(Scaled(scaled.inv_freq, scaled.attention_factor * native_factor(site, state)))
+                    scaled = with_mscale(asked, scaled, self._parameters, self.softmax)
+            result.append(Scaled(scaled.inv_freq, scaled.attention_factor * base.attention_factor))
         return tuple(result)
 
-    def intended_softmax(self, method: str, *, factor: float) -> tuple[float, ...]:
+    def bases(self, asked: Applied) -> tuple[Base, ...]:
+        """Return what a setting starts from at each site.
+
+        Raises:
+            UsageError: see `ctxeval.rope.base.base_of`.
+        """
+        return tuple(
+            base_of(site, state, asked.method, from_scratch=asked.from_scratch, context_length=asked.context_length)
+            for site, state in zip(self.sites, self.native, strict=True)
+        )
+
+    def intended_softmax(self, asked: Applied) -> tuple[float, ...]:
         """Compute what each softmax scale should be. Changes nothing."""
-        ratio = yarn_temperature(factor, self._parameters).softmax if self.softmax and method == "yarn" else 1.0
+        ratio = 1 / native_temperature(self._parameters).softmax if asked.from_scratch else 1.0
+        if self.softmax and asked.method == "yarn":
+            ratio *= yarn_temperature(asked.factor, self._parameters).softmax
         return tuple(native * ratio for native in self.native_softmax)
 
     def restore(self) -> None:
@@ -175,16 +186,21 @@ class RopePatch:
             if hasattr(site.module, MARK):
                 delattr(site.module, MARK)
 
-    def _write(self, method: str, wanted: tuple[Scaled, ...], rows: int) -> None:
+    def _write(self, asked: Applied, wanted: tuple[Scaled, ...], rows: int) -> None:
+        frozen = asked.method != "none" or asked.context_length is not None
         try:
-            for site, scaled in zip(self.sites, wanted, strict=True):
-                if site.extended:
+            for site, state, scaled in zip(self.sites, self.native, wanted, strict=True):
+                if site.extended and frozen and (asked.method != "none" or varies(site, state)):
                     values = torch.from_numpy(scaled.inv_freq).to(site.inv_freq.device, torch.float32)
                     site.write(values, scaled.attention_factor, rows)
-                    setattr(site.module, MARK, method)
+                    setattr(site.module, MARK, asked.method)
+                else:
+                    site.extend(rows)
         except RunError:
             self.restore()
             raise
+        for scale, value in zip(self.softmax, self.intended_softmax(asked), strict=True):
+            scale.write(value)
 
 
 @contextmanager
@@ -194,6 +210,8 @@ def scaled_rope(
     *,
     factor: float = 1.0,
     native_window: int | None = None,
+    from_scratch: bool = False,
+    context_length: int | None = None,
     target_length: int | None = None,
     layer_types: Collection[str] | None = None,
     **options: Any,
@@ -203,11 +221,12 @@ def scaled_rope(
     Args:
         model: a transformers model, or an object whose `.model` is one.
         method: a method name or alias.
-        factor: target / native window.
-        native_window: tokens; read from the model's configuration when None.
-        target_length: as in `RopePatch.apply`.
-        layer_types: as in `RopePatch`.
-        **options: of the method.
+        factor: target / L.
+        native_window: L in tokens; read from the model's configuration when None: the native window, or the pretrain
+            window from scratch.
+        from_scratch, context_length, target_length: as `RopePatch.apply`.
+        layer_types: as `RopePatch`.
+        **options: of the method. LongRoPE's factors are read from a checkpoint that has them, if left out.
 
     Raises:
         UsageError, RunError: as `RopePatch` and `RopePatch.apply`; also when the configuration has no window.
@@ -215,31 +234,19 @@ def scaled_rope(
     method = parse_method(method)
     patch = RopePatch(model, layer_types)
     if native_window is None and method != "none":
-        native_window = read_windows(patch.model.config).native
-    patch.apply(method, factor=factor, native_window=native_window, target_length=target_length, **options)
+        windows = read_windows(patch.model.config)
+        native_window = windows.pretrain if from_scratch else windows.native
+    options = with_factors(method, options, patch.model.config, from_scratch=from_scratch)
+    patch.apply(
+        method,
+        factor=factor,
+        native_window=native_window,
+        from_scratch=from_scratch,
+        context_length=context_length,
+        target_length=target_length,
+        **options,
+    )
     try:
         yield patch
     finally:
         patch.restore()
-
-
-def base_frequencies(site: Site, state: SiteState, method: str) -> torch.Tensor:
-    """Return the native frequencies (rotary_dim/2,) that a scaling starts from.
-
-    A dynamic module's table depends on what it read before; its base is the copy it resets to.
-
-    Raises:
-        UsageError: a LongRoPE module, which switches between two tables: no single one is native.
-    """
-    kind = state.attributes.get("rope_type", "default")
-    kind = kind.get(site.prefix, "default") if isinstance(kind, dict) else kind
-    if not site.extended or method == "none":
-        return state.inv_freq
-    if kind == "longrope":
-        raise UsageError(
-            f"scaling {method} on {site.label}, a LongRoPE table that changes with the length read",
-            "use none, or a checkpoint without LongRoPE",
-        )
-    if "dynamic" in str(kind) and state.original_inv_freq is not None:
-        return state.original_inv_freq
-    return state.inv_freq

@@ -16,7 +16,8 @@ from typing import Any
 from torch import nn
 
 from ctxeval.errors import UsageError
-from ctxeval.rope.scaling import Scaled
+from ctxeval.rope.frequencies import Scaled
+from ctxeval.rope.setting import Applied
 
 #: What the attention calls its softmax scale: transformers, and the code that DeepSeek published.
 NAMES = ("scaling", "softmax_scale")
@@ -68,13 +69,15 @@ def yarn_temperature(factor: float, parameters: Mapping[str, Any]) -> Temperatur
     return Temperature(_mscale(factor, weight) / softmax if weight else _mscale(factor, 1.0), softmax**2)
 
 
+def native_temperature(parameters: Mapping[str, Any]) -> Temperature:
+    """Return the temperature that a checkpoint with these rope `parameters` has by itself."""
+    if parameters.get("rope_type", "default") == "default" or not parameters.get("mscale_all_dim"):
+        return Temperature(1.0)
+    return yarn_temperature(parameters["factor"], parameters)
+
+
 def with_mscale(
-    method: str,
-    scaled: Scaled,
-    factor: float,
-    options: Mapping[str, Any],
-    parameters: Mapping[str, Any],
-    scales: tuple[SoftmaxScale, ...],
+    asked: Applied, scaled: Scaled, parameters: Mapping[str, Any], scales: tuple[SoftmaxScale, ...]
 ) -> Scaled:
     """Give YaRN's cos and sin the factor of a model with `mscale_all_dim`; one that the user chose stays.
 
@@ -82,12 +85,18 @@ def with_mscale(
         UsageError: a temperature of another method, for which such a model has no rule, or on a model whose attention
             is not known to follow `mscale_all_dim`.
     """
-    if method == "yarn" and scales:
-        own = yarn_temperature(factor, parameters).rotary
-        return Scaled(scaled.inv_freq, options.get("attention_factor", own))
+    if asked.from_scratch and not scales:
+        raise UsageError(
+            f"scaling {asked.method} from scratch on a model with mscale_all_dim: its softmax would keep the "
+            "temperature of its own YaRN",
+            "drop --from-scratch",
+        )
+    if asked.method == "yarn" and scales:
+        own = yarn_temperature(asked.factor, parameters).rotary
+        return Scaled(scaled.inv_freq, asked.options.get("attention_factor", own))
     if scaled.attention_factor != 1.0:
         raise UsageError(
-            f"scaling {method} on a model with mscale_all_dim: its softmax holds a YaRN temperature already, and "
+            f"scaling {asked.method} on a model with mscale_all_dim: its softmax holds a YaRN temperature already, and "
             "another on cos and sin would reach the rotated dimensions only",
             f"choose {'yarn, ' if scales else ''}pi, ntk or ntk-parts, or --attention-factor 1",
         )

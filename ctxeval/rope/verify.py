@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,11 +14,18 @@ from torch import Tensor
 from ctxeval.errors import RunError
 from ctxeval.rope.emission import Deviation, deviation
 from ctxeval.rope.facts import broken_promise
-from ctxeval.rope.logits import check_called, check_change, double_temperature, first_prompt, logits, mean_change
-from ctxeval.rope.patch import RopePatch, base_frequencies
-from ctxeval.rope.scaling import Scaled
+from ctxeval.rope.frequencies import Scaled
+from ctxeval.rope.logits import (
+    check_called,
+    check_change,
+    double_temperature,
+    first_prompt,
+    logits,
+    mean_change,
+    same_tables,
+)
+from ctxeval.rope.patch import Applied, RopePatch
 from ctxeval.rope.sites import Site, find_sites
-from ctxeval.rope.snapshot import native_factor
 
 #: A doubled temperature that moves the logits by less than this share of what the scaling moves them is inert.
 #: Measured on 139 tiny models: below 1e-4 where q and k are normalised after RoPE, above 0.2 elsewhere.
@@ -67,7 +74,7 @@ def prove(patch: RopePatch, *, native_window: int, target_length: int, input_ids
 
     Args:
         patch: with a setting applied, `none` included.
-        native_window: L of that setting, in tokens.
+        native_window: L of that setting, in tokens: of plain RoPE, where it started from that.
         target_length: the longest context that will be read, in tokens.
         input_ids: a prompt (1, tokens) for the logits; by default token ids counted through the vocabulary.
 
@@ -86,13 +93,15 @@ def prove(patch: RopePatch, *, native_window: int, target_length: int, input_ids
         called: set[tuple[int, str]] = set()
         after = logits(patch, prompt, called)
         unused = check_called(patch, called)
-        doubled = double_temperature(patch, wanted, softmax)
+        # Left alone, a table that depends on the length read is the one for this prompt.
+        native = patch.bases(Applied("none", context_length=int(prompt.shape[-1])))
+        doubled = double_temperature(patch, wanted, native, softmax)
         louder = logits(patch, prompt) if doubled else after
         patch.set_native()
         before = logits(patch, prompt)
     finally:
         patch.set_state(held)
-    change = check_change(patch, wanted, softmax, before, after)
+    change = check_change(patch, same_tables(wanted, native) and softmax == 1, before, after)
     inert = mean_change(louder, after) < INERT * mean_change(after, before)
     extended = [(site.label, scaled) for site, scaled in zip(patch.sites, wanted, strict=True) if site.extended]
     return Proof(
@@ -137,15 +146,21 @@ def _reference(patch: RopePatch, native_window: int) -> tuple[Scaled, ...]:
             f"{applied.method} was applied for a native window of {applied.native_window}, "
             f"the proof is for {native_window}"
         )
-    wanted = patch.intended(applied.method, factor=applied.factor, native_window=native_window, **applied.options)
-    for site, state, scaled in zip(patch.sites, patch.native, wanted, strict=True):
+    asked = replace(applied, native_window=native_window)
+    wanted = patch.intended(asked)
+    for site, base, scaled in zip(patch.sites, patch.bases(asked), wanted, strict=True):
         method, options = (applied.method, applied.options) if site.extended else ("none", {})
-        native = base_frequencies(site, state, method).double().cpu().numpy()
-        relative = Scaled(scaled.inv_freq, scaled.attention_factor / native_factor(site, state))
+        relative = Scaled(scaled.inv_freq, scaled.attention_factor / base.attention_factor)
         if patch.softmax and method == "yarn":  # checked by _check_softmax, together with the softmax's part
             options = {**options, "attention_factor": relative.attention_factor}
         broken = broken_promise(
-            method, native, relative, native_window=native_window, factor=applied.factor, options=options
+            method,
+            base.inv_freq,
+            relative,
+            native_window=native_window,
+            factor=applied.factor,
+            options=options,
+            context_length=applied.context_length,
         )
         if broken:
             raise RunError(f"{site.label}: the {method} reference is wrong: {broken}")
@@ -182,8 +197,7 @@ def _guess(site: Site, wanted: Scaled) -> str:
 
 def _check_softmax(patch: RopePatch) -> float:
     """Hold the softmax scales against what their model's rule says, and return their factor; 1 where it has none."""
-    applied = patch.applied
-    wanted = patch.intended_softmax(applied.method, factor=applied.factor)
+    wanted = patch.intended_softmax(patch.applied)
     for scale, native, value in zip(patch.softmax, patch.native_softmax, wanted, strict=True):
         if not math.isclose(scale.value, value, rel_tol=1e-9):
             raise RunError(

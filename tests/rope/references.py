@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ctxeval.rope.patch import RopePatch
-from ctxeval.rope.windows import rope_parameters, text_config
 from ctxeval.spec import METHODS
 from tests.rope.zoo import WINDOW
 
 FACTOR = 4.0
 #: Tokens of the prompt that logits are compared on: some lie beyond the native window.
 TOKENS = WINDOW + 16
+NEW_BASE = 123456.0
 MSCALE = {"mscale": 0.707, "mscale_all_dim": 1.0}
 
 
@@ -36,34 +36,32 @@ class Reference:
         return "yarn + mscale" if self.native else self.method
 
 
-def references(patch: RopePatch) -> Iterator[Reference]:
+def references(kind: str, patch: RopePatch) -> Iterator[Reference]:
     """Yield every scaling that transformers has too, for a model that is not scaled yet."""
     site = next(site for site in patch.sites if site.extended)
     pairs = site.inv_freq.numel()
-    theta = float(rope_parameters(text_config(patch.model.config)).get("rope_theta", 1e4))
     yarn = {"rope_type": "yarn", "factor": FACTOR, "original_max_position_embeddings": WINDOW}
     temperature = {"short_mscale": 1.1386294361119891, "long_mscale": 1.1386294361119891}  # read by PhiMoE only
-    plain = {"short_mscale": 1.0, "long_mscale": 1.0}
+    plain = {"short_mscale": 1.0, "long_mscale": 1.0, "original_max_position_embeddings": WINDOW}
     ours = [
         Reference("pi", {"rope_type": "linear", "factor": FACTOR, **plain}),
-        Reference("ntk", {"rope_theta": theta * FACTOR ** (pairs / (pairs - 1))}),
+        Reference("ntk", {"theta_times": FACTOR ** (pairs / (pairs - 1))}),
         Reference("ntk-parts", {**yarn, "attention_factor": 1.0, **plain}),
         Reference("yarn", {**yarn, **temperature}),
-        Reference("abf", {"rope_theta": 5e5}, options={"rope_theta": 5e5}),
+        Reference("abf", {"rope_theta": NEW_BASE}, options={"rope_theta": NEW_BASE}),
         Reference("ntk-dynamic", {"rope_type": "dynamic", "factor": 1.0, **plain}, factor=TOKENS / WINDOW),
         Reference("llama3", {**yarn, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, **plain}),
-        _longrope(pairs),
+        _longrope(pairs, one_list=kind == "phimoe"),
     ]
     if _follows_mscale(patch):
         ours.append(Reference("yarn", {**yarn, **MSCALE, **temperature}, native=MSCALE))
     return (one for one in ours if one.method in METHODS)
 
 
-def _longrope(pairs: int) -> Reference:
-    factors = {
-        "short_factor": [1.0 + 0.01 * pair for pair in range(pairs)],
-        "long_factor": [1.0 + 3.0 * pair / (pairs - 1) for pair in range(pairs)],
-    }
+def _longrope(pairs: int, one_list: bool) -> Reference:
+    """`one_list`: transformers' PhiMoE reads its short factors at every length."""
+    long = [1.0 + 3.0 * pair / (pairs - 1) for pair in range(pairs)]
+    factors = {"short_factor": long if one_list else [1.0 + 0.01 * pair for pair in range(pairs)], "long_factor": long}
     mscale = (1 + 0.25) ** 0.5  # sqrt(1 + ln 4 / ln 256)
     parameters = {
         "rope_type": "longrope",

@@ -53,11 +53,17 @@ def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def scaled(parameters: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[str, Any]:
-    """Return rope parameters with `scaling` on top: in all layers, or the global ones where there are several types."""
+    """Return rope parameters with `scaling` on top: in all layers, or the global ones where there are several types.
+
+    `theta_times` in `scaling` multiplies each base.
+    """
     if not by_layer_type(parameters):
-        return {**parameters, **scaling}
+        more = {key: value for key, value in scaling.items() if key != "theta_times"}
+        if "theta_times" in scaling:
+            more["rope_theta"] = parameters["rope_theta"] * scaling["theta_times"]
+        return {**parameters, **more}
     extended = [name for name, one in parameters.items() if one and not is_local(name)] or list(parameters)
-    return {name: {**one, **scaling} if name in extended and one else one for name, one in parameters.items()}
+    return {name: scaled(one, scaling) if name in extended and one else one for name, one in parameters.items()}
 
 
 def by_layer_type(parameters: Mapping[str, Any]) -> bool:
@@ -75,7 +81,7 @@ def build(config: Any, weights: Mapping[str, torch.Tensor] | None = None) -> Any
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() == 2:
+            if parameter.dim() == 2 and parameter.requires_grad:  # RoFormer's table of sin and cos is frozen
                 deviation = 1.0 if "embed" in name else 1.5 / parameter.shape[1] ** 0.5
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * deviation)
     return model
