@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from ctxeval.errors import RunError, UsageError
+from ctxeval.model.positions import describe_positions, text_modules
 from ctxeval.rope.layers import extended_types
 
 BUFFER = "inv_freq"
 #: Tables that transformers keeps beside the one in use.
 SHADOWS = ("original", "long", "short")
-#: Parts of a dotted module name (or class name) that mean: rotary positions of something other than text.
-TOWER_WORDS = ("vision", "visual", "image", "video", "audio", "speech")
-#: The largest sinusoid or learned table is called one of these.
-TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_emb", "pos_embed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,21 +114,14 @@ def find_sites(model: nn.Module) -> tuple[Site, ...]:
     Raises:
         UsageError: there is none; the message says what the model has instead.
     """
-    found = [(name, module, prefix) for name, module in _text_modules(model) for prefix in _prefixes(module)]
+    found = [(name, module, prefix) for name, module in text_modules(model) for prefix in _prefixes(module)]
     if not found:
         raise UsageError(
-            f"{type(model).__name__} has no rotary frequencies to scale: {_instead(model)}",
+            f"{type(model).__name__} has no rotary frequencies to scale: {describe_positions(model)}",
             "ctxeval extends RoPE models whose rotary module has an inv_freq buffer",
         )
     extended = extended_types(prefix for _, _, prefix in found)
     return tuple(Site(name, module, prefix, prefix in extended) for name, module, prefix in found)
-
-
-def _text_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for name, module in model.named_modules():
-        where = f"{name}.{type(module).__name__}".lower()
-        if not any(word in where for word in TOWER_WORDS):
-            yield name, module
 
 
 def _prefixes(module: nn.Module) -> Iterator[str]:
@@ -142,27 +132,3 @@ def _prefixes(module: nn.Module) -> Iterator[str]:
             prefix = name[: -len(BUFFER) - 1]
             if prefix.split("_")[-1] not in SHADOWS:
                 yield prefix
-
-
-def _instead(model: nn.Module) -> str:
-    """Say how the model knows positions, as far as its configuration and modules show."""
-    modules = list(_text_modules(model))
-    if any("alibi" in attribute for _, module in modules for attribute in dir(module)):
-        return "it uses ALiBi biases"
-    tables: dict[str, Any] = {}
-    for name, module in modules:
-        leaves = (*module.named_buffers(recurse=False), *module.named_parameters(recurse=False))
-        tables.update({f"{name}.{leaf}": value for leaf, value in leaves if leaf in TABLE_NAMES})
-        if name.rpartition(".")[2] in TABLE_NAMES:
-            tables[name] = module
-    for name, table in tables.items():
-        if isinstance(table, Tensor) and not isinstance(table, nn.Parameter):
-            return f"it rotates by a fixed sin/cos table ({name}, {tuple(table.shape)}), as long as the native window"
-        if "sinusoid" in type(table).__name__.lower():
-            return f"it uses a fixed sinusoid table ({name}, {type(table).__name__})"
-    if tables:
-        return f"it uses a learned table of absolute positions ({next(iter(tables))})"
-    marks = ("A_log", "time_decay", "ssm_state_size")
-    if any(hasattr(module, mark) for _, module in modules for mark in marks):
-        return "it is a state-space or recurrent model"
-    return "no position encoding that ctxeval knows was found"
