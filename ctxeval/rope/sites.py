@@ -124,6 +124,15 @@ def find_sites(model: nn.Module) -> tuple[Site, ...]:
     return tuple(Site(name, module, prefix, prefix in extended) for name, module, prefix in found)
 
 
+def has_sites(model: nn.Module) -> bool:
+    """Tell whether a model, loaded or on the meta device, has rotary frequencies."""
+    try:
+        find_sites(model)
+    except UsageError:
+        return False
+    return True
+
+
 def _prefixes(module: nn.Module) -> Iterator[str]:
     for name, _ in module.named_buffers(recurse=False):
         if name == BUFFER:
