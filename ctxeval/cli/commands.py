@@ -23,6 +23,7 @@ from ctxeval.spec import (
     parse_length,
     parse_lengths,
     parse_methods,
+    parse_names,
 )
 
 LLAMA = "meta-llama/Llama-2-7b-hf"
@@ -147,6 +148,7 @@ def _spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
         scales=parse_methods(values["scale"]),
         length=parse_length(values["length"]) if values["length"] else None,
         lengths=parse_lengths(values["lengths"]) if values["lengths"] else None,
+        layer_types=parse_names(values["layer_types"]),
         depths=parse_depths(values.get("depths", "9")),
         probes=probes,
         scaling_options=opt.scaling_options(**{name: values[name] for name in ramp}),

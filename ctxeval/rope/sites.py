@@ -10,14 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ctxeval.errors import RunError, UsageError
+from ctxeval.model.positions import describe_positions, text_modules
 from ctxeval.rope.layers import chosen_types
-from ctxeval.rope.schemes import position_scheme
 
 BUFFER = "inv_freq"
 #: Tables that transformers keeps beside the one in use.
 SHADOWS = ("original", "long", "short")
-#: Parts of a dotted module name (or class name) that mean: rotary positions of something other than text.
-TOWER_WORDS = ("vision", "visual", "image", "video", "audio", "speech")
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,23 +154,25 @@ def find_sites(model: nn.Module, layer_types: Collection[str] | None = None) -> 
     """
     from ctxeval.rope.tables import find_tables
 
-    modules = list(_text_modules(model))
+    modules = list(text_modules(model))
     found = [Site(name, module, prefix, False) for name, module in modules for prefix in _prefixes(module)]
     found += find_tables(modules)
     if not found:
         raise UsageError(
-            f"{type(model).__name__} has no rotary frequencies to scale: {position_scheme(modules)}",
+            f"{type(model).__name__} has no rotary frequencies to scale: {describe_positions(model)}",
             "ctxeval extends models with rotary position embeddings (RoPE)",
         )
     chosen = chosen_types((site.prefix for site in found), layer_types)
     return tuple(replace(site, extended=site.prefix in chosen) for site in found)
 
 
-def _text_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for name, module in model.named_modules():
-        where = f"{name}.{type(module).__name__}".lower()
-        if not any(word in where for word in TOWER_WORDS):
-            yield name, module
+def has_sites(model: nn.Module) -> bool:
+    """Tell whether a model, loaded or on the meta device, has rotary frequencies."""
+    try:
+        find_sites(model)
+    except UsageError:
+        return False
+    return True
 
 
 def _prefixes(module: nn.Module) -> Iterator[str]:

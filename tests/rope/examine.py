@@ -11,8 +11,8 @@ from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from ctxeval.errors import RunError, UsageError
+from ctxeval.model.positions import TOWER_WORDS
 from ctxeval.rope.patch import RopePatch
-from ctxeval.rope.sites import TOWER_WORDS
 from ctxeval.rope.tables import TableSite
 from ctxeval.rope.verify import prove
 from tests.rope.references import TOKENS, Reference, references
