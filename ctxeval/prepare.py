@@ -103,17 +103,7 @@ def prepare(spec: RunSpec) -> Prepared:
     without_rope = None if model is None or has_sites(model) else model
     if without_rope is not None:
         check_positions(without_rope, spec.scales, longest=0)
-    windows = read_windows(config, spec.native_window, spec.pretrain_window)
-    scaling = checkpoint_scaling(config)
-    if spec.from_scratch and scaling and spec.pretrain_window is None:
-        _check_pretrain_window(windows, scaling)
-    resolved = resolve(
-        spec,
-        windows.native,
-        windows.pretrain,
-        native_varies=native_varies(config),
-        factors=_factors(spec, config),
-    )
+    windows, scaling, resolved = resolve_scalings(spec, config)
     if without_rope is not None:
         check_positions(without_rope, spec.scales, max(resolved.all_lengths))
     positions = None if without_rope is None else read_positions(without_rope).text
@@ -132,6 +122,26 @@ def prepare(spec: RunSpec) -> Prepared:
     agenda = Agenda(spec, resolved, documents, needle, perplexity)
     geometry = read_geometry(config, model)
     return Prepared(spec, resolved, windows, corpus, agenda, geometry, positions, scaling)
+
+
+def resolve_scalings(spec: RunSpec, config: Any) -> tuple[Windows, str, Resolved]:
+    """Read a model's windows and the scaling it already has ("" for none), and resolve the grid and the scalings.
+
+    Raises:
+        UsageError: what is asked for cannot be done to such a model.
+    """
+    windows = read_windows(config, spec.native_window, spec.pretrain_window)
+    scaling = checkpoint_scaling(config)
+    if spec.from_scratch and scaling and spec.pretrain_window is None:
+        _check_pretrain_window(windows, scaling)
+    resolved = resolve(
+        spec,
+        windows.native,
+        windows.pretrain,
+        native_varies=native_varies(config),
+        factors=_factors(spec, config),
+    )
+    return windows, scaling, resolved
 
 
 def _factors(spec: RunSpec, config: Any) -> dict[str, Any]:

@@ -13,6 +13,8 @@ import typer
 from ctxeval.cli import options as opt
 from ctxeval.cli import signals
 from ctxeval.cli.gate import gate
+from ctxeval.cli.verify import OPTIONS as VERIFY
+from ctxeval.cli.verify import verify
 from ctxeval.errors import UsageError, unknown
 from ctxeval.spec import (
     DTYPES,
@@ -47,6 +49,7 @@ def register(app: typer.Typer) -> None:
         ),
         ("report", report, "ctxeval report results/RUN --format md"),
         ("gate", gate, "ctxeval gate results/RUN --policy tasks/gates/ship.yaml"),
+        ("verify", opt.with_options(verify, *VERIFY), f"ctxeval verify -m {LLAMA} --scale yarn --len 32k"),
         ("tasks", tasks, "ctxeval tasks needle"),
     ):
         app.command(name, epilog=f"Example: `{example}`")(function)

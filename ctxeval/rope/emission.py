@@ -67,10 +67,10 @@ def deviation(site: Site, wanted: Scaled, positions: Sequence[int]) -> Deviation
     emitted = np.stack(emit(site, positions))  # (2, positions, emitted dims)
     angles = np.outer(np.asarray(positions, dtype=np.float64), wanted.inv_freq)
     reference = np.stack([np.cos(angles), np.sin(angles)]) * wanted.attention_factor  # (2, positions, pairs)
-    allowed = wanted.attention_factor * (angles * ROUNDINGS * ROUNDING + _floor(site))
+    allowed = wanted.attention_factor * (angles * ROUNDINGS * ROUNDING + rounding_floor(site))
     candidates = [
         _worst(emitted, reference[..., layout], allowed[..., layout], positions, layout)
-        for layout in _layouts(wanted.inv_freq.size)
+        for layout in layouts(wanted.inv_freq.size)
         if layout.size == emitted.shape[-1]
     ]
     if not candidates:
@@ -78,7 +78,7 @@ def deviation(site: Site, wanted: Scaled, positions: Sequence[int]) -> Deviation
     return min(candidates, key=lambda worst: worst.excess)
 
 
-def _floor(site: Site) -> float:
+def rounding_floor(site: Site) -> float:
     """Return the absolute error of cos and sin that rounding them explains: a table in bf16 holds them in bf16."""
     return FLOOR if site.table is None else max(FLOOR, torch.finfo(site.table.dtype).eps)
 
@@ -104,7 +104,7 @@ def _call(site: Site, ids: torch.Tensor) -> Any:
     return emitted
 
 
-def _layouts(pairs: int) -> tuple[NDArray[np.intp], ...]:
+def layouts(pairs: int) -> tuple[NDArray[np.intp], ...]:
     """Return the pair that each emitted dimension belongs to, in each of the layouts in use."""
     once = np.arange(pairs)
     return once, np.concatenate([once, once]), np.repeat(once, 2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ctxeval.errors import RunError, UsageError
 from ctxeval.model.positions import describe_positions, text_modules
-from ctxeval.rope.layers import chosen_types
+from ctxeval.rope.layers import chosen_types, is_local
 
 BUFFER = "inv_freq"
 #: Tables that transformers keeps beside the one in use.
@@ -162,8 +162,19 @@ def find_sites(model: nn.Module, layer_types: Collection[str] | None = None) -> 
             f"{type(model).__name__} has no rotary frequencies to scale: {describe_positions(model)}",
             "ctxeval extends models with rotary position embeddings (RoPE)",
         )
-    chosen = chosen_types((site.prefix for site in found), layer_types)
+    types = {site.prefix for site in found}
+    chosen = chosen_types(types, layer_types, {prefix for prefix in types if _served_locally(prefix, modules)})
     return tuple(replace(site, extended=site.prefix in chosen) for site in found)
+
+
+def _served_locally(prefix: str, modules: Iterable[tuple[str, nn.Module]]) -> bool:
+    """Tell whether only local layers ask for the tables of `prefix`, where layers say so: DeepSeek V4's `main`."""
+    asking: dict[Any, set[str]] = {}
+    for _, module in modules:
+        layer_type = getattr(module, "layer_type", None)
+        if hasattr(module, "rope_layer_type") and isinstance(layer_type, str):
+            asking.setdefault(module.rope_layer_type, set()).add(layer_type)
+    return bool(asking) and all(map(is_local, asking.get(prefix, ())))
 
 
 def has_sites(model: nn.Module) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -121,11 +121,15 @@ def _compare(kind: str, patch: RopePatch, reference: Reference, found: Finding) 
     for site in patch.sites:
         if site.label in proof.unused:
             continue
-        wanted = getattr(official.get_submodule(site.name), site.key("inv_freq"))
+        twin = replace(site, module=official.get_submodule(site.name))
+        wanted = twin.inv_freq
         if not torch.allclose(site.inv_freq, wanted, rtol=FREQUENCIES, atol=0):
             worst = float(((site.inv_freq - wanted).abs() / wanted).nan_to_num().max())
             return f"inv_freq differs by {worst:.2g}, logits by {difference(got, expected):.2g}"
-        site.write_inv_freq(wanted)
+        if twin.table is not None:
+            site.put_table(twin.table.detach().clone())
+        else:
+            site.write_inv_freq(wanted)
     left = difference(forward(patch.model, PROMPT), expected)
     return "rounding" if left <= LOGITS else f"logits differ by {left:.2g} at equal frequencies"
 

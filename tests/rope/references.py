@@ -8,12 +8,13 @@ from typing import Any
 
 from ctxeval.rope.patch import RopePatch
 from ctxeval.spec import METHODS
-from tests.rope.zoo import WINDOW
+from tests.rope.zoo import WINDOW, is_proportional
 
 FACTOR = 4.0
 #: Tokens of the prompt that logits are compared on: some lie beyond the native window.
 TOKENS = WINDOW + 16
 NEW_BASE = 123456.0
+PROPORTIONAL = {"rope_type": "proportional", "partial_rotary_factor": 0.25}
 MSCALE = {"mscale": 0.707, "mscale_all_dim": 1.0}
 
 
@@ -21,7 +22,7 @@ MSCALE = {"mscale": 0.707, "mscale_all_dim": 1.0}
 class Reference:
     """A setting of ctxeval, and the rope parameters that mean the same to transformers.
 
-    `native` are rope parameters that the unscaled model has to have for it.
+    `native` are rope parameters that the unscaled model has to have for it, `on` their name.
     """
 
     method: str
@@ -29,11 +30,12 @@ class Reference:
     factor: float = FACTOR
     options: Mapping[str, Any] = field(default_factory=dict)
     native: Mapping[str, Any] = field(default_factory=dict)
+    on: str = ""
 
     @property
     def name(self) -> str:
         """The column of the matrix."""
-        return "yarn + mscale" if self.native else self.method
+        return f"{self.method}, {self.on}" if self.on else self.method
 
 
 def references(kind: str, patch: RopePatch) -> Iterator[Reference]:
@@ -54,7 +56,9 @@ def references(kind: str, patch: RopePatch) -> Iterator[Reference]:
         _longrope(pairs, one_list=kind == "phimoe"),
     ]
     if _follows_mscale(patch):
-        ours.append(Reference("yarn", {**yarn, **MSCALE, **temperature}, native=MSCALE))
+        ours.append(Reference("yarn", {**yarn, **MSCALE, **temperature}, native=MSCALE, on="mscale"))
+    if is_proportional(kind):
+        ours.append(Reference("pi", {**PROPORTIONAL, "factor": FACTOR}, native=PROPORTIONAL, on="proportional"))
     return (one for one in ours if one.method in METHODS)
 
 

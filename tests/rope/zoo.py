@@ -47,9 +47,20 @@ def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
     if by_layer_type(parameters):
         return {name: one and plain(one) for name, one in parameters.items() if one is None or isinstance(one, Mapping)}
     kept = {key: parameters[key] for key in PLAIN_KEYS if key in parameters}
+    if parameters.get("rope_type") == "proportional":  # its partial factor means pairs that stay still, not fewer pairs
+        kept.pop("partial_rotary_factor", None)
     if "llama_4_scaling_beta" in kept:  # Ministral 3 reads the window on every forward, whatever the rope type
         kept["original_max_position_embeddings"] = WINDOW
     return {"rope_type": "default", **kept}
+
+
+def is_proportional(kind: str) -> bool:
+    """Tell whether the default configuration of a type has frequencies of which some are zero (Gemma 4)."""
+    config = _default(kind)
+    parameters = getattr(text_config(config), "rope_parameters", None) if config is not None else None
+    return any(
+        one.get("rope_type") == "proportional" for one in (parameters or {}).values() if isinstance(one, Mapping)
+    )
 
 
 def scaled(parameters: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,7 +73,9 @@ def scaled(parameters: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[st
         if "theta_times" in scaling:
             more["rope_theta"] = parameters["rope_theta"] * scaling["theta_times"]
         return {**parameters, **more}
-    extended = [name for name, one in parameters.items() if one and not is_local(name)] or list(parameters)
+    # `main` of DeepSeek V4 serves its sliding layers: its own configuration scales `compress` alone.
+    globals_ = [name for name, one in parameters.items() if one and not is_local(name) and name != "main"]
+    extended = globals_ or list(parameters)
     return {name: scaled(one, scaling) if name in extended and one else one for name, one in parameters.items()}
 
 
@@ -74,7 +87,11 @@ def by_layer_type(parameters: Mapping[str, Any]) -> bool:
 def build(config: Any, weights: Mapping[str, torch.Tensor] | None = None) -> Any:
     """Return the model of `config` in fp32, with `weights`, or random ones under which RoPE moves the logits."""
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    if config.model_type.startswith("musicgen"):  # the causal model is the decoder of the composite
+        name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]
+        model = getattr(transformers, name)._from_config(config.decoder, dtype=torch.float32).eval()
+    else:
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     if weights is not None:
         model.load_state_dict(weights)
         return model
