@@ -107,10 +107,11 @@ def document(findings: Iterable[Finding]) -> str:
         "",
         "Verified means, for a tiny random model of the type in fp32: patched in place, its logits on 272 tokens (16 "
         "of them beyond its window of 256) equal those of the same weights under transformers' own configuration of "
-        "that scaling, within 1e-5 absolute; or its frequencies are within two fp32 roundings of the official ones, and the "
-        "logits within 1e-5 once those are copied in. Besides, ctxeval's own proof holds for positions up to 1,023, "
-        "`none` changes no bit of the logits, and after restoring every weight, buffer and attribute is the same, bit "
-        "for bit. `ntk` and `abf` are compared with another `rope_theta`, `ntk-parts` with YaRN without temperature.",
+        "that scaling, within 1e-5 absolute; or its frequencies are within two fp32 roundings of the official ones, "
+        "and the logits within 1e-5 once those are copied in. Besides, ctxeval's own proof holds for positions up to "
+        "1,023, `none` changes no bit of the logits, and after restoring every weight, buffer and attribute is the "
+        "same, bit for bit. `ntk` and `abf` are compared with another `rope_theta`, `ntk-parts` with YaRN without "
+        "temperature.",
         "GPT-J, CodeGen and RoFormer have no such configuration: their tables are compared with ones made from "
         "transformers' own frequencies.",
         "",

@@ -101,6 +101,8 @@ def build(config: Any, weights: Mapping[str, torch.Tensor] | None = None) -> Any
             if parameter.dim() == 2 and parameter.requires_grad:  # RoFormer's table of sin and cos is frozen
                 deviation = 1.0 if "embed" in name else 1.5 / parameter.shape[1] ** 0.5
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * deviation)
+            elif name.endswith("temp"):  # Zaya's factor on keys begins at zero, where positions have no effect
+                parameter.fill_(1.0)
     return model
 
 
