@@ -17,7 +17,7 @@ from ctxeval.probes.perplexity import PerplexityProbe
 from ctxeval.probes.task import load_task
 from ctxeval.resolve import Resolved, resolve
 from ctxeval.rope.factors import NAMES, with_factors
-from ctxeval.rope.sites import has_sites
+from ctxeval.rope.sites import find_sites, has_sites
 from ctxeval.rope.windows import Windows, checkpoint_scaling, native_varies, read_windows
 from ctxeval.spec import RunSpec, ScalingSpec
 from ctxeval.text.assemble import Frame
@@ -103,6 +103,8 @@ def prepare(spec: RunSpec) -> Prepared:
     without_rope = None if model is None or has_sites(model) else model
     if without_rope is not None:
         check_positions(without_rope, spec.scales, longest=0)
+    elif model is not None:
+        find_sites(model, spec.layer_types)
     windows, scaling, resolved = resolve_scalings(spec, config)
     if without_rope is not None:
         check_positions(without_rope, spec.scales, max(resolved.all_lengths))

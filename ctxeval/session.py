@@ -66,6 +66,8 @@ class Session:
             # `prepare` has done so already, unless the model's code cannot be built without its weights.
             check_positions(model, self.prepared.spec.scales, self.prepared.longest)
             make_room(model, self.prepared.longest)
+        else:
+            self.patch.apply("none", target_length=self.prepared.longest)  # timing reads as far as the run will
         self.reader = Reader(model, self.prepared.longest + 1, whole=self.reading.whole)
         self.chunk = self.reader.capacity if self.reading.whole else self.prepared.spec.chunk
         self.proofs: dict[str, Any] = {}
