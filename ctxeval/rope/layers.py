@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+
+from ctxeval.errors import UsageError, unknown
 
 #: Words in a layer type's name that mean: attends to a bounded neighbourhood only.
 LOCAL_WORDS = ("sliding", "local", "chunked", "window")
@@ -21,3 +23,25 @@ def extended_types(layer_types: Iterable[str]) -> frozenset[str]:
     """
     types = frozenset(layer_types)
     return frozenset(kind for kind in types if not is_local(kind)) or types
+
+
+def chosen_types(layer_types: Iterable[str], wanted: Collection[str] | None = None) -> frozenset[str]:
+    """Return the layer types to extend: `wanted`, every one where that is `all`, by default the global ones.
+
+    Raises:
+        UsageError: a wanted type that the model does not have.
+    """
+    types = frozenset(layer_types)
+    if wanted is None:
+        return extended_types(types)
+    if "all" in wanted:
+        return types
+    if types == {""}:
+        raise UsageError(
+            f"layer types {', '.join(wanted)} on a model with one set of frequencies for all layers",
+            "drop --layer-types",
+        )
+    for name in wanted:
+        if name not in types:
+            raise unknown("layer type", name, (*sorted(types), "all"))
+    return frozenset(wanted)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ctxeval.errors import RunError, UsageError
 from ctxeval.model.positions import describe_positions, text_modules
-from ctxeval.rope.layers import extended_types
+from ctxeval.rope.layers import chosen_types
 
 BUFFER = "inv_freq"
 #: Tables that transformers keeps beside the one in use.
@@ -91,6 +91,28 @@ class Site:
         kind = getattr(self.module, "rope_type", "default")
         return str(kind.get(self.prefix, "default") if isinstance(kind, Mapping) else kind)
 
+    def write(self, values: Tensor, factor: float, rows: int) -> None:
+        """Set frequencies (rotary_dim/2,) and the factor on cos and sin, so that they stay. `rows` are for tables.
+
+        Raises:
+            RunError: as `write_attention_scaling`.
+        """
+        self.write_inv_freq(values)
+        self.write_attention_scaling(factor)
+        self.freeze()
+
+    @property
+    def table(self) -> Tensor | None:
+        """The table of sin and cos that the module looks up; None where it computes them."""
+        return None
+
+    def put_table(self, table: Tensor) -> None:
+        """Put back a table of sin and cos: not for a module that computes them."""
+        raise NotImplementedError(self.label)
+
+    def extend(self, rows: int) -> None:
+        """Make room for `rows` positions where sin and cos are looked up."""
+
     def freeze(self) -> None:
         """Stop the module from recomputing the table in its forward.
 
@@ -108,20 +130,40 @@ class Site:
             )
 
 
-def find_sites(model: nn.Module) -> tuple[Site, ...]:
-    """Find every table of rotary frequencies of the text decoder, in the order of the model's modules.
+def unwrap(model: Any) -> nn.Module:
+    """Return the transformers model: `model` itself, or its `.model`.
 
     Raises:
-        UsageError: there is none; the message says what the model has instead.
+        UsageError: neither is a torch module with a configuration.
     """
-    found = [(name, module, prefix) for name, module in text_modules(model) for prefix in _prefixes(module)]
+    inner = model if isinstance(model, nn.Module) else getattr(model, "model", None)
+    if not isinstance(inner, nn.Module) or not hasattr(inner, "config"):
+        raise UsageError(f"{type(model).__name__} is not a transformers model", "pass what from_pretrained returns")
+    return inner
+
+
+def find_sites(model: nn.Module, layer_types: Collection[str] | None = None) -> tuple[Site, ...]:
+    """Find every table of rotary frequencies of the text decoder, in the order of the model's modules.
+
+    Args:
+        model: a transformers model.
+        layer_types: those that a scaling changes, `all` for all of them; by default the global ones.
+
+    Raises:
+        UsageError: there is none, and the message says what the model has instead; or a layer type it has not.
+    """
+    from ctxeval.rope.tables import find_tables
+
+    modules = list(text_modules(model))
+    found = [Site(name, module, prefix, False) for name, module in modules for prefix in _prefixes(module)]
+    found += find_tables(modules)
     if not found:
         raise UsageError(
             f"{type(model).__name__} has no rotary frequencies to scale: {describe_positions(model)}",
-            "ctxeval extends RoPE models whose rotary module has an inv_freq buffer",
+            "ctxeval extends models with rotary position embeddings (RoPE)",
         )
-    extended = extended_types(prefix for _, _, prefix in found)
-    return tuple(Site(name, module, prefix, prefix in extended) for name, module, prefix in found)
+    chosen = chosen_types((site.prefix for site in found), layer_types)
+    return tuple(replace(site, extended=site.prefix in chosen) for site in found)
 
 
 def has_sites(model: nn.Module) -> bool:
