@@ -15,6 +15,7 @@ from ctxeval.engine.execute import execute
 from ctxeval.engine.plan import forwarded_tokens, prune
 from ctxeval.errors import RunError
 from ctxeval.model.load import LanguageModel
+from ctxeval.model.memory import is_out_of_memory
 from ctxeval.model.positions import check_positions, make_room, read_positions
 from ctxeval.model.reader import Reader
 from ctxeval.model.reading import Reading
@@ -178,7 +179,7 @@ class Session:
                     pending.discard(row)
                     yield self._finish(replace(cells[row], seconds=round(taken, 3), **read))
         except (MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             reason = f"out of memory at {self.reader.length} tokens: {reason_of(error)}"
         else:
@@ -207,11 +208,3 @@ class Session:
     def _remember(self, row: Mapping[Any, Any]) -> None:
         if row["probe"] == "perplexity" and row["control"] == BASELINE and row["status"] == "ok":
             self._baselines[int(row["document"]), int(row["context_length"])] = float(row["nll"])
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether torch ran out of memory; on a CPU it says so in a RuntimeError's text only."""
-    said = str(error).lower()
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
-        words in said for words in ("out of memory", "can't allocate memory", "not enough memory")
-    )

@@ -45,14 +45,14 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def naive(folder: Path, spec: RunSpec) -> dict[tuple[Any, ...], dict[str, Any]]:
+def naive(folder: Path, spec: RunSpec) -> dict[tuple[Any, ...], Mapping[str, Any]]:
     """Measure each prompt of the run by one forward pass of its own; return the values of each row by its place."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     if model.config.model_type == "mpt":
         model.config.max_seq_len = 4096
-    values = {}
+    values: dict[tuple[Any, ...], Mapping[str, Any]] = {}
     for unit in prepare(spec).agenda.units():
         for measurement in unit.measurements:
             scores = []

@@ -18,7 +18,7 @@ from ctxeval.spec import ModelSpec
 from tests.model.tiny_models import build
 
 DECODER = {"d_model": 64, "decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}
-ROWS = {
+ROWS: dict[str, dict[str, Any]] = {
     "gpt2": {},
     "openai-gpt": {},
     "opt": {"word_embed_proj_dim": 64, "ffn_dim": 64},
@@ -31,7 +31,7 @@ ROWS = {
     "gptj": {"n_embd": 64, "n_head": 4, "n_layer": 1, "rotary_dim": 8, "n_positions": 512},
     "codegen": {"n_embd": 64, "n_head": 4, "n_layer": 1, "rotary_dim": 8, "n_positions": 512},
 }
-NO_LIMIT = {
+NO_LIMIT: dict[str, dict[str, Any]] = {
     "xglm": {"d_model": 64, "num_layers": 1, "attention_heads": 4, "ffn_dim": 64},
     "bloom": {},
     "mpt": {"max_seq_len": 64},

@@ -116,6 +116,20 @@ def test_a_window_that_only_fails_when_full_is_found_out(monkeypatch: pytest.Mon
     assert choose_reading(model, 1000, 1000).whole
 
 
+def test_where_memory_ends_the_proof_is_shorter_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def small_memory(reader: Any, ids: np.ndarray, wanted: Any) -> torch.Tensor:
+        if len(ids) > 250:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(reader, ids, wanted)
+
+    original = Reader.read
+    monkeypatch.setattr(Reader, "read", small_memory)
+    reading = choose_reading(build("gemma3_text", sliding_window=200), 1000, 1000)
+    assert not reading.whole
+    assert COPIED in reading.note
+    assert reading.note.endswith("was proved on 144 tokens only, not beyond 200: out of memory")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_model_that_sees_later_tokens_is_refused(dtype: torch.dtype) -> None:
     with pytest.raises(RunError, match="BertLMHeadModel sees later tokens"):
