@@ -67,6 +67,9 @@ class Session:
             # `prepare` has done so already, unless the model's code cannot be built without its weights.
             check_positions(model, self.prepared.spec.scales, self.prepared.longest)
             make_room(model, self.prepared.longest)
+        else:
+            # Models with a table of sin and cos cannot even be timed beyond its last row.
+            self.patch.apply("none", target_length=self.prepared.longest)
         self.reader = Reader(model, self.prepared.longest + 1, whole=self.reading.whole)
         self.chunk = self.reader.capacity if self.reading.whole else self.prepared.spec.chunk
         self.proofs: dict[str, Any] = {}
