@@ -68,7 +68,8 @@ class Session:
             check_positions(model, self.prepared.spec.scales, self.prepared.longest)
             make_room(model, self.prepared.longest)
         else:
-            self.patch.apply("none", target_length=self.prepared.longest)  # timing reads as far as the run will
+            # Models with a table of sin and cos cannot even be timed beyond its last row.
+            self.patch.apply("none", target_length=self.prepared.longest)
         self.reader = Reader(model, self.prepared.longest + 1, whole=self.reading.whole)
         self.chunk = self.reader.capacity if self.reading.whole else self.prepared.spec.chunk
         self.proofs: dict[str, Any] = {}
