@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 from ctxeval.errors import UsageError, unknown
 
-METHODS = ("none", "pi", "ntk", "ntk-parts", "yarn", "abf")
+METHODS = ("none", "pi", "ntk", "ntk-dynamic", "ntk-parts", "yarn", "llama3", "longrope", "abf")
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
         "default": "none",
         "native": "none",
         "linear": "pi",
         "ntk-aware": "ntk",
+        "dynamic": "ntk-dynamic",
         "ntk-by-parts": "ntk-parts",
     }
 )
