@@ -12,7 +12,9 @@ import typer
 
 from ctxeval.cli import options as opt
 from ctxeval.cli import signals
+from ctxeval.cli.export import export
 from ctxeval.cli.gate import gate
+from ctxeval.cli.rope import rope
 from ctxeval.errors import UsageError, unknown
 from ctxeval.spec import (
     DTYPES,
@@ -46,6 +48,8 @@ def register(app: typer.Typer) -> None:
         ),
         ("report", report, "ctxeval report results/RUN --format md"),
         ("gate", gate, "ctxeval gate results/RUN --policy tasks/gates/ship.yaml"),
+        ("rope", rope, f"ctxeval rope -m {LLAMA} --scale pi,ntk,yarn --len 32k"),
+        ("export", export, f"ctxeval export -m {LLAMA} --scale yarn --len 32k --for vllm"),
         ("tasks", tasks, "ctxeval tasks needle"),
     ):
         app.command(name, epilog=f"Example: `{example}`")(function)

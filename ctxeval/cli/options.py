@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from ctxeval.errors import UsageError
+from ctxeval.spec import ModelSpec, RunSpec, parse_length, parse_methods
 
 MODEL, ROPE, GRID, PROBE, OUTPUT = "Model", "RoPE", "Grid", "Probe", "Output"
 
@@ -248,10 +251,25 @@ PERPLEXITY = ("protocol", "stride")
 SHARED = tuple(name for name in OPTIONS if name not in (*NEEDLE, *PERPLEXITY, "perplexity_documents"))
 
 
-def with_options(command: Callable[..., None], *names: str) -> Callable[..., None]:
-    """Give `command` (context, **values) the options `names`, in the order of `OPTIONS`."""
+#: What a scaling is made of.
+SCALING = (
+    "scale",
+    "length",
+    "factor",
+    "native_window",
+    "rope_theta",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "truncate",
+)
+
+
+def with_options(command: Callable[..., None], *names: str, **own: tuple[Any, Any]) -> Callable[..., None]:
+    """Give `command` (context, **values) the options `names`, in the order of `OPTIONS`, then its `own`."""
     kind = inspect.Parameter.KEYWORD_ONLY
-    wanted = [(name, *OPTIONS[name]) for name in OPTIONS if name in names]
+    wanted = [(name, *OPTIONS[name]) for name in OPTIONS if name in names and name not in own]
+    wanted += [(name, *option) for name, option in own.items()]
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     parameters = [inspect.Parameter(name, kind, default=default, annotation=type_) for name, type_, default in wanted]
     command.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
@@ -262,3 +280,17 @@ def with_options(command: Callable[..., None], *names: str) -> Callable[..., Non
 def scaling_options(**given: Any) -> dict[str, Any]:
     """Keep the RoPE options that were given."""
     return {name: value for name, value in given.items() if value is not None}
+
+
+def scaling_spec(values: Mapping[str, Any]) -> RunSpec:
+    """Make a spec of a model and its scalings, of the options `SCALING`."""
+    if not values["model"]:
+        raise UsageError("no model given", "give -m/--model: a Hub id, a folder, a GGUF file, or demo")
+    return RunSpec(
+        ModelSpec(values["model"], revision=values["revision"], trust_remote_code=values["trust_remote_code"]),
+        scales=parse_methods(values["scale"]),
+        length=parse_length(values["length"]) if values["length"] else None,
+        factor=values["factor"],
+        native_window=values["native_window"],
+        scaling_options=scaling_options(**{name: values[name] for name in SCALING[4:]}),
+    )

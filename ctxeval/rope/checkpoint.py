@@ -1,0 +1,120 @@
+"""All that can be said about a checkpoint's RoPE before its weights load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ctxeval.errors import UsageError
+from ctxeval.export.extension import Export, Extension
+from ctxeval.export.llama_cpp import ARCHITECTURES
+from ctxeval.export.official import official_parameters
+from ctxeval.model.gguf import read_metadata
+from ctxeval.model.source import read_config, resolve_source
+from ctxeval.rope.configured import Table, check_reload, native_tables
+from ctxeval.rope.scaling import Scaled
+from ctxeval.rope.windows import Windows, read_windows, text_config
+from ctxeval.spec import RunSpec, ScalingSpec
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A configuration, its windows (tokens) and its rotary tables, one a layer type."""
+
+    config: Any
+    windows: Windows
+    tables: tuple[Table, ...]
+    architecture: str | None
+
+    @property
+    def extended(self) -> tuple[Table, ...]:
+        """The tables that a scaling changes."""
+        return tuple(table for table in self.tables if table.extended)
+
+    @property
+    def text_key(self) -> str:
+        """The name of the configuration's text part, "" where it is the whole."""
+        text = text_config(self.config)
+        names = [name for name in getattr(self.config, "sub_configs", {}) if getattr(self.config, name, None) is text]
+        return names[0] if names else ""
+
+    def rope_parameters(self, layer_type: str) -> Mapping[str, Any]:
+        """Return the configured rope parameters of one table.
+
+        Raises:
+            UsageError: the configuration has none, or does not tell its tables apart as the model does.
+        """
+        parameters = getattr(text_config(self.config), "rope_parameters", None) or {}
+        nested = any(isinstance(value, Mapping) for value in parameters.values())
+        own = parameters.get(layer_type) if layer_type else parameters
+        if not own or (nested and not layer_type):
+            kind = getattr(self.config, "model_type", "?")
+            raise UsageError(
+                f"the configuration of this {kind} has no rope_parameters for its table {layer_type!r}".replace(
+                    " ''", ""
+                ),
+                "nothing can be exported",
+            )
+        return dict(own)
+
+
+def read_checkpoint(spec: RunSpec) -> Checkpoint:
+    """Read a checkpoint's configuration and compute its tables. Loads no weights.
+
+    Raises:
+        UsageError: no such model, no context window, no rotary tables.
+    """
+    config = read_config(spec.model)
+    windows = read_windows(config, spec.native_window)
+    tables = native_tables(config, trust_remote_code=spec.model.trust_remote_code)
+    path = resolve_source(spec.model.name_or_path).gguf_path
+    return Checkpoint(config, windows, tables, _architecture(config, path))
+
+
+def extension(checkpoint: Checkpoint, scaling: ScalingSpec, target: int) -> Extension:
+    """Put together what an export needs.
+
+    Raises:
+        UsageError: no rope parameters express the scaling on this checkpoint.
+    """
+    window = checkpoint.windows.native
+    told = {
+        table.layer_type: official_parameters(
+            scaling, checkpoint.rope_parameters(table.layer_type), table.scaled.inv_freq, window
+        )
+        for table in checkpoint.extended
+    }
+    return Extension(
+        config=json.loads(checkpoint.config.to_json_string()),
+        text_key=checkpoint.text_key,
+        tables=told,
+        method=scaling.method,
+        factor=scaling.factor,
+        native_window=window,
+        target=target,
+        architecture=checkpoint.architecture,
+    )
+
+
+def prove_export(checkpoint: Checkpoint, told: Extension, made: Export) -> None:
+    """Let transformers read a configuration that was made, and compare the tables that it computes.
+
+    Raises:
+        UsageError: it reads another scaling, or refuses to.
+    """
+    native = {table.layer_type: table.scaled.attention_factor for table in checkpoint.tables}
+    wanted = {
+        name: Scaled(one.at_native.inv_freq, one.at_native.attention_factor * native[name])
+        for name, one in told.tables.items()
+    }
+    check_reload(checkpoint.config, made.config or {}, wanted, checkpoint.tables)
+
+
+def _architecture(config: Any, gguf: Path | None) -> str | None:
+    if gguf is not None:
+        stated = read_metadata(gguf)[0].get("general.architecture")
+        return None if stated is None else str(stated)
+    return ARCHITECTURES.get(getattr(config, "model_type", ""))
