@@ -44,8 +44,9 @@ def longrope(
     short_factor: Sequence[float],
     long_factor: Sequence[float],
 ) -> Scaled:
-    """LongRoPE: w_i / lambda_i (Ding et al. 2024, arXiv:2402.13753, section 2), long factors beyond L, short ones up to L.
+    """LongRoPE: w_i / lambda_i (Ding et al. 2024, arXiv:2402.13753, section 2).
 
+    The long factors serve contexts beyond L, the short ones those up to L.
     cos and sin times sqrt(1 + ln s / ln L) at every length, as Phi-3 and transformers do.
     """
     factors = np.asarray(long_factor if context_length > window else short_factor, dtype=np.float64)

@@ -12,10 +12,13 @@ import torch
 from torch import nn
 
 from ctxeval.errors import RunError, UsageError
+from ctxeval.rope.base import Base, base_of, varies
+from ctxeval.rope.factors import with_factors
+from ctxeval.rope.frequencies import Scaled
 from ctxeval.rope.options import validate_options
-from ctxeval.rope.scaling import Scaled, scale_frequencies
+from ctxeval.rope.scaling import scale_frequencies
 from ctxeval.rope.sites import Site, find_sites
-from ctxeval.rope.snapshot import SiteState, capture, in_fp32, native_factor, put_back
+from ctxeval.rope.snapshot import SiteState, capture, in_fp32, put_back
 from ctxeval.rope.windows import read_windows, rope_parameters, text_config
 from ctxeval.spec import parse_method
 
@@ -25,12 +28,14 @@ MARK = "_ctxeval_scaled"
 
 @dataclass(frozen=True)
 class Applied:
-    """What a patch was last asked for; `native_window` in tokens, None only under `none`."""
+    """What a patch was last asked for; `native_window` in tokens, None only under `none`. See `RopePatch.apply`."""
 
     method: str = "none"
     factor: float = 1.0
     native_window: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    from_scratch: bool = False
+    context_length: int | None = None
 
 
 class RopePatch:
@@ -64,48 +69,75 @@ class RopePatch:
         self.native: tuple[SiteState, ...] = tuple(map(in_fp32, self.sites, self._found))
         self.applied = Applied()
 
-    def apply(self, method: str, *, factor: float = 1.0, native_window: int | None = None, **options: Any) -> None:
+    def apply(
+        self,
+        method: str,
+        *,
+        factor: float = 1.0,
+        native_window: int | None = None,
+        from_scratch: bool = False,
+        context_length: int | None = None,
+        **options: Any,
+    ) -> None:
         """Bring the model to one setting, whatever was in force before.
 
         `none` is the native state itself, whatever the factor.
 
         Args:
             method: a canonical method name.
-            factor: target / native window.
-            native_window: tokens; needed by every method but `none`.
+            factor: target / L.
+            native_window: L, the window in tokens that the base serves; needed by every method but `none`.
+            from_scratch: start from plain RoPE, whose L is the pretrain window, not from the native frequencies.
+            context_length: tokens that frequencies are frozen for, where they depend on it: those of the method (by
+                default the target, L * factor) or, under `none`, the checkpoint's own (by default they are left to
+                change while the model reads).
             **options: of the method, see `ctxeval.rope.options.OPTIONS`.
 
         Raises:
             UsageError: a bad method, factor, window or option, or one that this model cannot take. Nothing changed.
             RunError: a rotary module has no place for the temperature. The model is as found.
         """
-        if method == "none":
-            validate_options(method, options)
-            self._put(self.native)
-        else:
-            if native_window is None:
-                raise UsageError(f"scaling {method} without a native window", "give --native-window")
-            wanted = self.intended(method, factor=factor, native_window=native_window, **options)
-            self._put(self.native)
-            self._write(method, wanted)
-        self.applied = Applied(method, float(factor), native_window, dict(options))
+        asked = Applied(method, float(factor), native_window, dict(options), from_scratch, context_length)
+        if method != "none" and native_window is None:
+            raise UsageError(f"scaling {method} without a native window", "give --native-window")
+        wanted = self.intended(asked)
+        self._put(self.native)
+        self._write(asked, wanted)
+        self.applied = asked
 
-    def intended(self, method: str, *, factor: float, native_window: int, **options: Any) -> tuple[Scaled, ...]:
+    def intended(self, asked: Applied) -> tuple[Scaled, ...]:
         """Compute what each site should emit: fp64 frequencies and the whole factor on cos and sin. Changes nothing.
 
         Raises:
             UsageError: as `apply`.
         """
-        validate_options(method, options)
+        validate_options(asked.method, asked.options)
         result = []
-        for site, state in zip(self.sites, self.native, strict=True):
-            values = base_frequencies(site, state, method).double().cpu().numpy()
-            scaled = Scaled(values, 1.0)
-            if site.extended:
-                scaled = scale_frequencies(method, values, native_window=native_window, factor=factor, **options)
-                self._refuse_softmax_scaling(method, scaled.attention_factor)
-            result.append(Scaled(scaled.inv_freq, scaled.attention_factor * native_factor(site, state)))
+        for site, base in zip(self.sites, self.bases(asked), strict=True):
+            scaled = Scaled(base.inv_freq, 1.0)
+            if site.extended and asked.method != "none":
+                scaled = scale_frequencies(
+                    asked.method,
+                    base.inv_freq,
+                    native_window=asked.native_window or 0,
+                    factor=asked.factor,
+                    context_length=asked.context_length,
+                    **asked.options,
+                )
+                self._refuse_softmax_scaling(asked, scaled.attention_factor)
+            result.append(Scaled(scaled.inv_freq, scaled.attention_factor * base.attention_factor))
         return tuple(result)
+
+    def bases(self, asked: Applied) -> tuple[Base, ...]:
+        """Return what a setting starts from at each site.
+
+        Raises:
+            UsageError: see `ctxeval.rope.base.base_of`.
+        """
+        return tuple(
+            base_of(site, state, asked.method, from_scratch=asked.from_scratch, context_length=asked.context_length)
+            for site, state in zip(self.sites, self.native, strict=True)
+        )
 
     def restore(self) -> None:
         """Put every table and attribute back as found, bit for bit, cast tables included."""
@@ -127,41 +159,59 @@ class RopePatch:
             if hasattr(site.module, MARK):
                 delattr(site.module, MARK)
 
-    def _write(self, method: str, wanted: tuple[Scaled, ...]) -> None:
+    def _write(self, asked: Applied, wanted: tuple[Scaled, ...]) -> None:
+        frozen = asked.method != "none" or asked.context_length is not None
         try:
-            for site, scaled in zip(self.sites, wanted, strict=True):
-                if site.extended:
+            for site, state, scaled in zip(self.sites, self.native, wanted, strict=True):
+                if site.extended and frozen and (asked.method != "none" or varies(site, state)):
                     table = torch.from_numpy(scaled.inv_freq).to(site.inv_freq.device, torch.float32)
                     site.write_inv_freq(table)
                     site.write_attention_scaling(scaled.attention_factor)
                     site.freeze()
-                    setattr(site.module, MARK, method)
+                    setattr(site.module, MARK, asked.method)
         except RunError:
             self.restore()
             raise
 
-    def _refuse_softmax_scaling(self, method: str, temperature: float) -> None:
+    def _refuse_softmax_scaling(self, asked: Applied, temperature: float) -> None:
         """Refuse a temperature on models whose attention carries a YaRN temperature of its own (MLA)."""
-        if temperature != 1.0 and rope_parameters(text_config(self.model.config)).get("mscale_all_dim"):
+        if not rope_parameters(text_config(self.model.config)).get("mscale_all_dim"):
+            return
+        if asked.from_scratch:
             raise UsageError(
-                f"scaling {method} on a model with mscale_all_dim: its softmax holds a YaRN temperature already, and "
-                "another on cos and sin would reach the rotated dimensions only",
+                f"scaling {asked.method} from scratch on a model with mscale_all_dim: its softmax would keep the "
+                "temperature of its own YaRN",
+                "drop --from-scratch",
+            )
+        if temperature != 1.0:
+            raise UsageError(
+                f"scaling {asked.method} on a model with mscale_all_dim: its softmax holds a YaRN temperature already, "
+                "and another on cos and sin would reach the rotated dimensions only",
                 "choose pi, ntk or ntk-parts, or --attention-factor 1",
             )
 
 
 @contextmanager
 def scaled_rope(
-    model: Any, method: str, *, factor: float = 1.0, native_window: int | None = None, **options: Any
+    model: Any,
+    method: str,
+    *,
+    factor: float = 1.0,
+    native_window: int | None = None,
+    from_scratch: bool = False,
+    context_length: int | None = None,
+    **options: Any,
 ) -> Iterator[RopePatch]:
     """Scale a model's rotary frequencies inside a `with` block; on leaving, also by an exception, they are restored.
 
     Args:
         model: a transformers model, or an object whose `.model` is one.
         method: a method name or alias.
-        factor: target / native window.
-        native_window: tokens; read from the model's configuration when None.
-        **options: of the method.
+        factor: target / L.
+        native_window: L in tokens; read from the model's configuration when None: the native window, or the pretrain
+            window from scratch.
+        from_scratch, context_length: as `RopePatch.apply`.
+        **options: of the method. LongRoPE's factors are read from a checkpoint that has them, if left out.
 
     Raises:
         UsageError, RunError: as `RopePatch` and `RopePatch.apply`; also when the configuration has no window.
@@ -169,8 +219,17 @@ def scaled_rope(
     method = parse_method(method)
     patch = RopePatch(model)
     if native_window is None and method != "none":
-        native_window = read_windows(patch.model.config).native
-    patch.apply(method, factor=factor, native_window=native_window, **options)
+        windows = read_windows(patch.model.config)
+        native_window = windows.pretrain if from_scratch else windows.native
+    options = with_factors(method, options, patch.model.config, from_scratch=from_scratch)
+    patch.apply(
+        method,
+        factor=factor,
+        native_window=native_window,
+        from_scratch=from_scratch,
+        context_length=context_length,
+        **options,
+    )
     try:
         yield patch
     finally:
@@ -187,25 +246,3 @@ def unwrap(model: Any) -> nn.Module:
     if not isinstance(inner, nn.Module) or not hasattr(inner, "config"):
         raise UsageError(f"{type(model).__name__} is not a transformers model", "pass what from_pretrained returns")
     return inner
-
-
-def base_frequencies(site: Site, state: SiteState, method: str) -> torch.Tensor:
-    """Return the native frequencies (rotary_dim/2,) that a scaling starts from.
-
-    A dynamic module's table depends on what it read before; its base is the copy it resets to.
-
-    Raises:
-        UsageError: a LongRoPE module, which switches between two tables: no single one is native.
-    """
-    kind = state.attributes.get("rope_type", "default")
-    kind = kind.get(site.prefix, "default") if isinstance(kind, dict) else kind
-    if not site.extended or method == "none":
-        return state.inv_freq
-    if kind == "longrope":
-        raise UsageError(
-            f"scaling {method} on {site.label}, a LongRoPE table that changes with the length read",
-            "use none, or a checkpoint without LongRoPE",
-        )
-    if "dynamic" in str(kind) and state.original_inv_freq is not None:
-        return state.original_inv_freq
-    return state.inv_freq

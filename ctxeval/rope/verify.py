@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from ctxeval.errors import RunError
 from ctxeval.rope.emission import Deviation, deviation
 from ctxeval.rope.facts import broken_promise
-from ctxeval.rope.patch import RopePatch, base_frequencies
-from ctxeval.rope.scaling import Scaled
+from ctxeval.rope.frequencies import Scaled
+from ctxeval.rope.patch import Applied, RopePatch
 from ctxeval.rope.sites import Site, find_sites
-from ctxeval.rope.snapshot import capture, native_factor, put_back
+from ctxeval.rope.snapshot import capture, put_back
 
 #: Tokens of the prompt whose logits are compared, at most. Long enough for slow pairs to show in bf16.
 PROMPT_TOKENS = 128
@@ -58,7 +58,7 @@ def prove(patch: RopePatch, *, native_window: int, target_length: int, input_ids
 
     Args:
         patch: with a setting applied, `none` included.
-        native_window: L of that setting, in tokens.
+        native_window: L of that setting, in tokens: of plain RoPE, where it started from that.
         target_length: the longest context that will be read, in tokens.
         input_ids: a prompt (1, tokens) for the logits; by default token ids counted through the vocabulary.
 
@@ -119,13 +119,18 @@ def _reference(patch: RopePatch, native_window: int) -> tuple[Scaled, ...]:
             f"{applied.method} was applied for a native window of {applied.native_window}, "
             f"the proof is for {native_window}"
         )
-    wanted = patch.intended(applied.method, factor=applied.factor, native_window=native_window, **applied.options)
-    for site, state, scaled in zip(patch.sites, patch.native, wanted, strict=True):
+    asked = replace(applied, native_window=native_window)
+    wanted = patch.intended(asked)
+    for site, base, scaled in zip(patch.sites, patch.bases(asked), wanted, strict=True):
         method, options = (applied.method, applied.options) if site.extended else ("none", {})
-        native = base_frequencies(site, state, method).double().cpu().numpy()
-        relative = Scaled(scaled.inv_freq, scaled.attention_factor / native_factor(site, state))
         broken = broken_promise(
-            method, native, relative, native_window=native_window, factor=applied.factor, options=options
+            method,
+            base.inv_freq,
+            Scaled(scaled.inv_freq, scaled.attention_factor / base.attention_factor),
+            native_window=native_window,
+            factor=applied.factor,
+            options=options,
+            context_length=applied.context_length,
         )
         if broken:
             raise RunError(f"{site.label}: the {method} reference is wrong: {broken}")
@@ -176,10 +181,11 @@ def _check_logits(patch: RopePatch, wanted: tuple[Scaled, ...], prompt: Tensor) 
     if not (torch.isfinite(after).all() and torch.isfinite(before).all()):
         raise RunError(f"logits are not finite on a prompt of {prompt.shape[-1]} tokens")
     change = float((after - before).abs().max())
+    # Left alone, a table that depends on the length read is the one for this prompt.
+    native = patch.bases(Applied("none", context_length=int(prompt.shape[-1])))
     same = all(
-        np.array_equal(scaled.inv_freq, state.inv_freq.double().cpu().numpy())
-        and scaled.attention_factor == native_factor(site, state)
-        for site, state, scaled in zip(patch.sites, patch.native, wanted, strict=True)
+        np.array_equal(scaled.inv_freq, base.inv_freq) and scaled.attention_factor == base.attention_factor
+        for base, scaled in zip(native, wanted, strict=True)
     )
     if same and not torch.equal(after, before):
         raise RunError(
