@@ -34,6 +34,11 @@ SCALING_KEYS = (
     "short_factor",
     "long_factor",
 )
+#: Rope parameters that act outside the rotary tables, by the original window or the factor.
+OUTSIDE = {
+    "mscale_all_dim": "its softmax would be scaled otherwise than when it was measured",
+    "llama_4_scaling_beta": "its queries are scaled by positions in the original window, which an export would move",
+}
 #: Relative: native tables are fp32, rounded once as a power and once as a quotient.
 TOLERANCE = 2e-6
 
@@ -81,6 +86,9 @@ def official_parameters(
     at_native = scale_frequencies(scaling.method, inv_freq, context_length=native_window, **say)
     if scaling.method == "none":
         return Official(dict(base), wanted, at_native)
+    for key, what in OUTSIDE.items():
+        if base.get(key):
+            raise UsageError(f"scaling {scaling.method} on a checkpoint with {key}: {what}", "it cannot be exported")
     kind = str(base.get("rope_type", base.get("type", "default")))
     if (scaling.method, kind) not in _TELL:
         _refuse(scaling.method, kind)

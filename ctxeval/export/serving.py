@@ -30,7 +30,9 @@ def vllm(extension: Extension) -> Export:
     told = {**length(extension, but="linear"), "rope_parameters": parameters}
     overrides = {extension.text_key: told} if extension.text_key else told
     flags = [] if extension.method == "none" else ["--hf-overrides", json.dumps(overrides)]
-    notes = (*truncate_note(extension), *(("vLLM releases before rope_parameters take --for hf-v4",) if flags else ()))
+    notes = truncate_note(extension)
+    if flags:
+        notes += ("vLLM releases that know no rope_parameters need a model folder with the config.json of --for hf-v4",)
     return Export(flags=(*flags, "--max-model-len", str(extension.target)), notes=notes)
 
 

@@ -30,7 +30,7 @@ LESSONS = {
     "ntk-dynamic": "ntk with the factor of each context's own length; shown here for the target.",
     "ntk-parts": "keeps pairs that turn more than beta_fast (32) times within the native window, divides by the factor "
     "those that turn less than beta_slow (1) times, and blends in between, linearly in the pair index.",
-    "yarn": "is ntk-parts with cos and sin multiplied by 0.1 ln s + 1. Queries and keys both carry it, so attention "
+    "yarn": "ntk-parts, with cos and sin multiplied by 0.1 ln s + 1. Queries and keys both carry it, so attention "
     "logits grow by its square: a temperature below 1.",
     "llama3": "keeps pairs that turn more than high_freq_factor (4) times within the original window, divides by the "
     "factor those that turn less than low_freq_factor (1) times; in between linear in the number of turns.",
@@ -53,7 +53,7 @@ def rope_lines(geometry: Geometry, tables: Sequence[ScaledPairs]) -> list[str]:
     for table in tables:
         lines += _wrapped(_summary(table))
     lines.append("")
-    for text in (*GENERAL, *(f"{name} {LESSONS[name]}" for name in dict.fromkeys(t.scaling.method for t in tables))):
+    for text in (*GENERAL, *(f"{name}: {LESSONS[name]}" for name in dict.fromkeys(t.scaling.method for t in tables))):
         lines += _wrapped(text)
     return lines
 
@@ -108,7 +108,8 @@ def _row(row: PairRow) -> str:
 
 
 def _beside(tables: Sequence[ScaledPairs]) -> list[str]:
-    """Show what each scaling multiplies the frequencies by, in as many blocks as 80 columns need."""
+    """Show what each scaling but `none` multiplies frequencies by, in as many blocks as 80 columns need."""
+    tables = [table for table in tables if table.scaling.method != "none"]
     lines = ["frequency of each pair as a share of the native one:", ""]
     for block in _blocks(tables):
         head = "".join(_label(table).rjust(_column(table)) for table in block)

@@ -14,7 +14,9 @@ from ctxeval.export.llama_cpp import ARCHITECTURES
 from ctxeval.export.official import official_parameters
 from ctxeval.model.gguf import read_metadata
 from ctxeval.model.source import read_config, resolve_source
-from ctxeval.rope.configured import Table, check_reload, native_tables
+from ctxeval.rope.base import Base
+from ctxeval.rope.configured import Table, check_reload, native_tables, skeleton
+from ctxeval.rope.patch import Applied, RopePatch
 from ctxeval.rope.scaling import Scaled
 from ctxeval.rope.windows import Windows, read_windows, text_config
 from ctxeval.spec import RunSpec, ScalingSpec
@@ -22,12 +24,13 @@ from ctxeval.spec import RunSpec, ScalingSpec
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A configuration, its windows (tokens) and its rotary tables, one a layer type."""
+    """A configuration, its windows (tokens), a model of it without weights, and its rotary tables, one a layer type."""
 
     config: Any
     windows: Windows
+    patch: RopePatch
     tables: tuple[Table, ...]
-    architecture: str | None
+    architecture: str | None = None
 
     @property
     def extended(self) -> tuple[Table, ...]:
@@ -60,6 +63,11 @@ class Checkpoint:
             )
         return dict(own)
 
+    def base(self, table: Table, method: str, from_scratch: bool) -> Base:
+        """Return what a scaling of `table` starts from (see `ctxeval.rope.base.base_of`)."""
+        bases = self.patch.bases(Applied(method, from_scratch=from_scratch))
+        return next(base for site, base in zip(self.patch.sites, bases, strict=True) if site.prefix == table.layer_type)
+
 
 def read_checkpoint(spec: RunSpec) -> Checkpoint:
     """Read a checkpoint's configuration and compute its tables. Loads no weights.
@@ -68,19 +76,32 @@ def read_checkpoint(spec: RunSpec) -> Checkpoint:
         UsageError: no such model, no context window, no rotary tables.
     """
     config = read_config(spec.model)
-    windows = read_windows(config, spec.native_window)
-    tables = native_tables(config, trust_remote_code=spec.model.trust_remote_code)
     path = resolve_source(spec.model.name_or_path).gguf_path
-    return Checkpoint(config, windows, tables, _architecture(config, path))
+    windows = read_windows(config, spec.native_window)
+    return checkpoint_of(config, windows, gguf=path, trust_remote_code=spec.model.trust_remote_code)
+
+
+def checkpoint_of(
+    config: Any, windows: Windows, *, gguf: Path | None = None, trust_remote_code: bool = False
+) -> Checkpoint:
+    """Compute the tables of a configuration; `gguf` is the file that it was read from, if any.
+
+    Raises:
+        UsageError: no rotary tables, or tables that cannot be told without weights.
+    """
+    patch = RopePatch(skeleton(config, trust_remote_code=trust_remote_code))
+    return Checkpoint(config, windows, patch, native_tables(patch.sites), _architecture(config, gguf))
 
 
 def extension(checkpoint: Checkpoint, scaling: ScalingSpec, target: int) -> Extension:
     """Put together what an export needs.
 
     Raises:
-        UsageError: no rope parameters express the scaling on this checkpoint.
+        UsageError: no rope parameters express the scaling on this checkpoint, or `none` beyond its window.
     """
     window = checkpoint.windows.native
+    if scaling.method == "none" and target > window:
+        raise UsageError(f"scaling none at {target} tokens: the native window is {window}", "drop --len, or choose one")
     told = {
         table.layer_type: official_parameters(
             scaling, checkpoint.rope_parameters(table.layer_type), table.scaled.inv_freq, window

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,15 +32,14 @@ class Table:
     scaled: Scaled
 
 
-def native_tables(config: Any, *, trust_remote_code: bool = False) -> tuple[Table, ...]:
-    """Return the tables of the model that a configuration describes, one a layer type. Takes seconds at any size.
+def native_tables(sites: Iterable[Site]) -> tuple[Table, ...]:
+    """Return the tables of a model as it stands, one a layer type.
 
     Raises:
-        UsageError: transformers cannot build the model, it has no rotary tables, or the tables of one layer type
-            differ.
+        UsageError: the tables of one layer type differ.
     """
     tables: dict[str, Table] = {}
-    for site in find_sites(skeleton(config, trust_remote_code=trust_remote_code)):
+    for site in sites:
         scaled = Scaled(site.inv_freq.double().numpy(), site.attention_scaling)
         first = tables.setdefault(site.prefix, Table(site.label, site.prefix, site.extended, scaled))
         if _difference(scaled, first.scaled):
@@ -51,7 +50,7 @@ def native_tables(config: Any, *, trust_remote_code: bool = False) -> tuple[Tabl
 
 
 def skeleton(config: Any, *, trust_remote_code: bool = False) -> nn.Module:
-    """Build a model whose weights take no memory (torch's meta device) and whose rotary tables are real.
+    """Build a model whose weights take no memory (torch's meta device) and whose rotary tables are real: in seconds.
 
     transformers loads checkpoints in the same way: tables are no part of them and are computed by `_init_weights`.
 
@@ -89,7 +88,7 @@ def check_reload(config: Any, data: Mapping[str, Any], wanted: Mapping[str, Scal
     except Exception as error:  # a configuration's own checks raise what they like
         raise UsageError(f"transformers refuses the configuration of this {kind}: {reason(error)}", BY_HAND) from error
     before = {table.layer_type: table.scaled for table in native}
-    for table in native_tables(read):
+    for table in native_tables(find_sites(skeleton(read))):
         trouble = _difference(table.scaled, wanted.get(table.layer_type, before[table.layer_type]))
         if trouble:
             raise UsageError(f"transformers reads the configuration of this {kind} differently: {trouble}", BY_HAND)
