@@ -114,6 +114,8 @@ def identity(
         "stride": spec.stride,
         "chat": spec.chat,
         "chunk": spec.chunk,
+        # Left out where it is not used, so that runs from before it existed can be resumed.
+        **({"from_scratch": True, "pretrain_window": resolved.pretrain_window} if spec.from_scratch else {}),
     }
 
 
@@ -122,11 +124,11 @@ def manifest(
     resolved: Resolved,
     who: dict[str, Any],
     *,
-    windows: dict[str, Any],
+    base: dict[str, Any],
     model: dict[str, Any],
     cost: dict[str, Any],
 ) -> dict[str, Any]:
-    """Return the manifest of a run that begins now. `who` is its identity."""
+    """Return the manifest of a run that begins now. `who` is its identity, `base` says what its scalings start from."""
     return {
         "schema_version": SCHEMA_VERSION,
         "identity": who,
@@ -146,10 +148,17 @@ def manifest(
             "task": spec.task,
             "protocol": spec.protocol,
             "scalings": [
-                {"label": one.label, "method": one.method, "factor": one.factor, "options": dict(one.options)}
+                {
+                    "label": one.label,
+                    "method": one.method,
+                    "factor": one.factor,
+                    "options": dict(one.options),
+                    "from_scratch": one.from_scratch,
+                    "window": resolved.window(one),
+                }
                 for one in resolved.scalings
             ],
-            **windows,
+            **base,
         },
         "model": model,
         "versions": package_versions(),

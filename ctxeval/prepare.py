@@ -13,8 +13,9 @@ from ctxeval.probes.needle import NeedleGrid, NeedleProbe
 from ctxeval.probes.perplexity import PerplexityProbe
 from ctxeval.probes.task import load_task
 from ctxeval.resolve import Resolved, resolve
-from ctxeval.rope.windows import Windows, read_windows
-from ctxeval.spec import RunSpec
+from ctxeval.rope.factors import NAMES, with_factors
+from ctxeval.rope.windows import Windows, checkpoint_scaling, native_varies, read_windows
+from ctxeval.spec import RunSpec, ScalingSpec
 from ctxeval.text.assemble import Frame
 from ctxeval.text.corpus import Corpus, load_corpus
 from ctxeval.text.documents import cut_documents
@@ -30,6 +31,7 @@ class Prepared:
     corpus: Corpus
     agenda: Agenda
     geometry: Geometry
+    checkpoint_scaling: str = ""
 
     @property
     def longest(self) -> int:
@@ -44,9 +46,43 @@ class Prepared:
             f"native window {windows.native:,} ({windows.native_source}), "
             f"pretrain window {windows.pretrain:,} ({windows.pretrain_source})",
             f"scalings {scalings}",
+            *self._starting_point(),
             f"lengths {', '.join(f'{length:,}' for length in resolved.lengths)} tokens, {len(resolved.depths)} depths, "
             f"{len(self.agenda.documents)} documents of {self.corpus.name}",
         ]
+
+    def base(self) -> dict[str, Any]:
+        """Return what the manifest says of the windows and of what the scalings start from."""
+        return {
+            "native_window": self.windows.native,
+            "native_window_source": self.windows.native_source,
+            "pretrain_window": self.windows.pretrain,
+            "pretrain_window_source": self.windows.pretrain_source,
+            "checkpoint_scaling": self.checkpoint_scaling,
+            "from_scratch": self.spec.from_scratch,
+            "frozen_at_each_length": sorted(one.label for one in self._frozen()),
+        }
+
+    def _frozen(self) -> list[ScalingSpec]:
+        return [one for one in self.resolved.with_reference if one.method in self.resolved.varying]
+
+    def _starting_point(self) -> list[str]:
+        """Say what the scalings start from where there is a choice, and which are frozen at each length."""
+        lines = []
+        stretched = [one.label for one in self.resolved.scalings if one.method != "none"]
+        own = self.checkpoint_scaling
+        if stretched and self.spec.from_scratch:
+            instead = f", in place of the checkpoint's {own}" if own else ""
+            window = f"L = pretrain window {self.resolved.pretrain_window:,}"
+            lines.append(f"{', '.join(stretched)}: from scratch, on plain RoPE{instead}; {window}")
+        elif stretched and own:
+            window = f"L = native window {self.resolved.native_window:,}"
+            lines.append(
+                f"{', '.join(stretched)}: on top of the checkpoint's {own} frequencies and temperature; {window}"
+            )
+        if frozen := self._frozen():
+            lines.append(f"{', '.join(one.label for one in frozen)}: frequencies frozen at each context length")
+        return lines
 
 
 def prepare(spec: RunSpec) -> Prepared:
@@ -56,8 +92,17 @@ def prepare(spec: RunSpec) -> Prepared:
         UsageError: anything wrong with the options, the model's configuration, or the text.
     """
     config = read_config(spec.model)
-    windows = read_windows(config, spec.native_window)
-    resolved = resolve(spec, windows.native)
+    windows = read_windows(config, spec.native_window, spec.pretrain_window)
+    scaling = checkpoint_scaling(config)
+    if spec.from_scratch and scaling and spec.pretrain_window is None:
+        _check_pretrain_window(windows, scaling)
+    resolved = resolve(
+        spec,
+        windows.native,
+        windows.pretrain,
+        native_varies=native_varies(config),
+        factors=_factors(spec, config),
+    )
     tokenizer = read_tokenizer(spec.model)
     corpus = load_corpus(spec.corpus)
     documents = cut_documents(corpus, tokenizer, count=spec.documents, length=max(resolved.all_lengths), seed=spec.seed)
@@ -71,7 +116,27 @@ def prepare(spec: RunSpec) -> Prepared:
     if "perplexity" in spec.probes:
         perplexity = PerplexityProbe(Frame(tokenizer), resolved.all_lengths, windows.native, spec.protocol, spec.stride)
     agenda = Agenda(spec, resolved, documents, needle, perplexity)
-    return Prepared(spec, resolved, windows, corpus, agenda, read_geometry(config))
+    return Prepared(spec, resolved, windows, corpus, agenda, read_geometry(config), scaling)
+
+
+def _factors(spec: RunSpec, config: Any) -> dict[str, Any]:
+    """Return the LongRoPE factors for this run: as given, or the checkpoint's own; {} where none are asked for."""
+    if "longrope" not in spec.scales:
+        return {}
+    found = with_factors("longrope", spec.scaling_options, config, from_scratch=spec.from_scratch)
+    return {name: found[name] for name in NAMES if name in found}
+
+
+def _check_pretrain_window(windows: Windows, scaling: str) -> None:
+    """Refuse to start from scratch on a scaled checkpoint that does not say what it was scaled from.
+
+    transformers fills a missing original window with the extended one. Dynamic NTK alone has but one window.
+    """
+    if windows.pretrain == windows.native and "dynamic" not in scaling:
+        raise UsageError(
+            f"from scratch on a {scaling} checkpoint that does not say how long a context it was pre-trained on",
+            "give --pretrain-window",
+        )
 
 
 def _check_room(needle: NeedleProbe, resolved: Resolved) -> None:

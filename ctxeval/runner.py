@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from ctxeval.model.reader import choose_attention
 from ctxeval.prepare import Prepared, prepare
 from ctxeval.report.artifacts import write_artifacts
 from ctxeval.results.store import Run, RunStore, load_run
-from ctxeval.rope.windows import Windows
 from ctxeval.session import Observer, Session, measured_geometry
 from ctxeval.spec import RunSpec
 
@@ -89,7 +87,7 @@ def _load(prepared: Prepared, observer: Observer) -> tuple[Session, dict[str, An
         spec,
         prepared.resolved,
         who,
-        windows=asdict_windows(prepared.windows),
+        base=prepared.base(),
         model=described,
         cost={"tokens": cost.tokens, "flops": cost.flops},
     )
@@ -141,14 +139,3 @@ def dry(spec: RunSpec, observer: Observer) -> None:
         prompts, roots, _ = unit.tree(share=True)
         cost += tree_cost(prepared.geometry, roots, prompts, spec.chunk)
     observer.say(describe(cost, prepared.geometry, prepared.longest))
-
-
-def asdict_windows(windows: Windows) -> dict[str, Any]:
-    """Return the windows under the manifest's names."""
-    found = asdict(windows)
-    return {
-        "native_window": found["native"],
-        "native_window_source": found["native_source"],
-        "pretrain_window": found["pretrain"],
-        "pretrain_window_source": found["pretrain_source"],
-    }

@@ -94,7 +94,7 @@ class Session:
                 store.append([cell])
                 self._remember(cell.to_row())
             self.observer.detail(
-                f"document {unit.document}, {unit.scaling.label}: {missing} rows, {self.forwarded - before:,} tokens, "
+                f"document {unit.document}, {unit.setting}: {missing} rows, {self.forwarded - before:,} tokens, "
                 f"{time.perf_counter() - began:.1f} s"
             )
 
@@ -112,23 +112,31 @@ class Session:
 
         Returns whether it was the first time.
         """
-        scaling, native = unit.scaling, self.prepared.resolved.native_window
-        if self._applied == scaling.label:
+        scaling, window = unit.scaling, self.prepared.resolved.window(unit.scaling)
+        if self._applied == unit.setting:
             return False
-        self.patch.apply(scaling.method, factor=scaling.factor, native_window=native, **scaling.options)
-        self._applied = scaling.label
+        self.patch.apply(
+            scaling.method,
+            factor=scaling.factor,
+            native_window=window,
+            from_scratch=scaling.from_scratch,
+            context_length=unit.frozen_length,
+            **scaling.options,
+        )
+        self._applied = unit.setting
         digest = self.patch.frequencies_sha256()
-        if scaling.label not in self.proofs:
-            proof = prove(self.patch, native_window=native, target_length=self.prepared.longest)
-            self.proofs[scaling.label] = proof.as_dict() | {"frequencies_sha256": digest}
-            if self.earlier_proofs.get(scaling.label, {}).get("frequencies_sha256", digest) != digest:
+        if unit.setting not in self.proofs:
+            longest = unit.frozen_length or self.prepared.longest
+            proof = prove(self.patch, native_window=window, target_length=longest)
+            self.proofs[unit.setting] = proof.as_dict() | {"frequencies_sha256": digest}
+            if self.earlier_proofs.get(unit.setting, {}).get("frequencies_sha256", digest) != digest:
                 raise RunError(
-                    f"{scaling.label} gives other frequencies than when this run began",
+                    f"{unit.setting} gives other frequencies than when this run began",
                     "the rows would not be alike: start a new run",
                 )
             return True
-        if self.proofs[scaling.label]["frequencies_sha256"] != digest:
-            raise RunError(f"{scaling.label} gave other frequencies than the first time", "please report this")
+        if self.proofs[unit.setting]["frequencies_sha256"] != digest:
+            raise RunError(f"{unit.setting} gave other frequencies than the first time", "please report this")
         return False
 
     def _measure_unit(self, unit: Unit, cells: list[Cell], done: set[str], speed: Speed) -> Iterator[Cell]:

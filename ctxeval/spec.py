@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -46,18 +47,29 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class ScalingSpec:
-    """A RoPE scaling with its factor (target / native window; 1 for `none`) and its options."""
+    """A RoPE scaling with its factor (target / L; 1 for `none`) and its options.
+
+    L is the native window, or from scratch, where it starts from plain RoPE, the pretrain window.
+    """
 
     method: str
     factor: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
+    from_scratch: bool = False
 
     @property
     def label(self) -> str:
-        """The name in tables and rows: `yarn`, or `yarn[beta_fast=16]` where options were given."""
-        if not self.options:
-            return self.method
-        return f"{self.method}[{','.join(f'{key}={value}' for key, value in sorted(self.options.items()))}]"
+        """The name in tables and rows: `yarn`, or `yarn[beta_fast=16,from-scratch]` where it was asked for so.
+
+        Lists of factors are shown by a hash.
+        """
+        lists = {key: value for key, value in sorted(self.options.items()) if isinstance(value, tuple)}
+        parts = [f"{key}={value}" for key, value in sorted(self.options.items()) if key not in lists]
+        if lists:
+            parts.append(f"factors={hashlib.sha256(repr(lists).encode()).hexdigest()[:6]}")
+        if self.from_scratch:
+            parts.append("from-scratch")
+        return f"{self.method}[{','.join(parts)}]" if parts else self.method
 
 
 @dataclass(frozen=True)
@@ -86,6 +98,8 @@ class RunSpec:
     native_window: int | None = None
     scaling_options: Mapping[str, Any] = field(default_factory=dict)
     chunk: int = 1024
+    pretrain_window: int | None = None
+    from_scratch: bool = False
 
     def __post_init__(self) -> None:
         for name in ("documents", "trials", "needles_per_context", "chunk"):
@@ -95,6 +109,9 @@ class RunSpec:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}", "it must be at least 1")
         object.__setattr__(self, "scales", parse_methods(self.scales))  # aliases count as what they stand for
+        # As read back from a manifest, lists count as what was given.
+        options = {name: tuple(one) if isinstance(one, list) else one for name, one in self.scaling_options.items()}
+        object.__setattr__(self, "scaling_options", options)
         if not self.probes:
             raise UsageError("no probe given", "choose needle, perplexity or both")
         for kind, given, known in (("probe", self.probes, PROBES), ("protocol", (self.protocol,), PROTOCOLS)):

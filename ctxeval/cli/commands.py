@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -145,7 +145,7 @@ def _spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
         "exact_subset",
     )
     more = ("needles_per_context", "protocol", "stride", "chat", "native_window", "chunk")
-    ramp = ("rope_theta", "attention_factor", "beta_fast", "beta_slow", "truncate")
+    rope = ("pretrain_window", "from_scratch")
     return RunSpec(
         model=ModelSpec(values["model"], **{name: values[name] for name in names}),
         scales=parse_methods(values["scale"]),
@@ -153,8 +153,8 @@ def _spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
         lengths=parse_lengths(values["lengths"]) if values["lengths"] else None,
         depths=parse_depths(values.get("depths", "9")),
         probes=probes,
-        scaling_options=opt.scaling_options(**{name: values[name] for name in ramp}),
-        **{name: values[name] for name in plain + more if name in values},
+        scaling_options=opt.scaling_options(values),
+        **{name: values[name] for name in plain + more + rope if name in values},
     )
 
 
@@ -172,7 +172,7 @@ def _resumed_spec(context: typer.Context, probes: tuple[str, ...]) -> RunSpec:
             f"finish it with `{_resume_command(folder)}`",
         )
     wanted = _spec({**context.params, "model": context.params["model"] or stored.model.name_or_path}, stored.probes)
-    old, new = _by_option(stored), _by_option(wanted)
+    old, new = _by_option(stored, wanted.scaling_options), _by_option(wanted, wanted.scaling_options)
     differ = [
         f"{name} is {old.get(name)!r} there, {new.get(name)!r} here"
         for name in sorted(context.params)
@@ -191,10 +191,20 @@ def _given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name in ("COMMANDLINE", "DEFAULT_MAP")
 
 
-def _by_option(spec: RunSpec) -> dict[str, Any]:
-    """Return what a spec says under the names of the command line's parameters; others are left out or harmless."""
+def _by_option(spec: RunSpec, asked: Collection[str]) -> dict[str, Any]:
+    """Return what a spec says under the names of the command line's parameters; others are left out or harmless.
+
+    Of the RoPE options that have no flag of their own, those that are `asked` for now count.
+    """
     fields = {**asdict(spec), **asdict(spec.model), **spec.scaling_options}
-    return {**fields, "scale": spec.scales, "model": spec.model.name_or_path}
+    named = {name: spec.scaling_options.get(name) for name in sorted(asked)}
+    return {
+        **fields,
+        "scale": spec.scales,
+        "model": spec.model.name_or_path,
+        "rope_option": named,
+        "rope_factors": named,
+    }
 
 
 def _run_and_show(spec: RunSpec, values: Mapping[str, Any]) -> None:

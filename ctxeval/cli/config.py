@@ -10,6 +10,8 @@ from ctxeval.errors import UsageError, unknown
 
 #: Flags whose name differs from the parameter they set.
 _FLAGS = {"len": "length", "docs": "documents", "ppl-docs": "perplexity_documents"}
+#: Flags that may be repeated: a text, a list of them, or `name: value` pairs.
+_REPEATED = {"rope_option"}
 
 
 def read_config_file(path: Path, known: Set[str]) -> dict[str, Any]:
@@ -33,7 +35,10 @@ def read_config_file(path: Path, known: Set[str]) -> dict[str, Any]:
         if parameter not in known:
             names = {parameter: flag for flag, parameter in _FLAGS.items()}
             raise unknown(f"option in {path}", str(name), [names.get(one, one.replace("_", "-")) for one in known])
-        if value is not None:
+        if parameter in _REPEATED and value is not None:
+            pairs = [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else value
+            values[parameter] = pairs if isinstance(pairs, list) else [str(pairs)]
+        elif value is not None:
             # The comma at the end keeps a list of one a list: `depths: [50]` is one depth, `depths: 50` a count.
             values[parameter] = "".join(f"{item}," for item in value) if isinstance(value, list) else value
     return values

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctxeval.cli import options as opt
+from ctxeval.cli.scaling import MODEL, SCALING, scaling_spec
 from ctxeval.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def export(context: typer.Context, **values: Any) -> None:
             if engine
             else UsageError("no engine given", f"give --for: {', '.join(ENGINES)}")
         )
-    spec = opt.scaling_spec(values)
+    spec = scaling_spec(values)
     if len(spec.scales) != 1:
         raise UsageError(f"{len(spec.scales)} scalings, {', '.join(spec.scales)}", "one at a time ships")
     from ctxeval.resolve import resolve
@@ -80,8 +81,9 @@ def _write(path: Path, text: str, model: str) -> None:
 
 opt.with_options(
     export,
-    *opt.SCALING,
-    *("model", "revision", "trust_remote_code", "quiet"),
+    *SCALING,
+    *MODEL,
+    "quiet",
     engine=(EngineOpt, None),
     output=(FileOpt, None),
 )

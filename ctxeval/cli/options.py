@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from ctxeval.errors import UsageError
-from ctxeval.spec import ModelSpec, RunSpec, parse_length, parse_methods
 
 MODEL, ROPE, GRID, PROBE, OUTPUT = "Model", "RoPE", "Grid", "Probe", "Output"
 
@@ -61,7 +60,12 @@ TrustOpt = Annotated[
     typer.Option("--trust-remote-code", rich_help_panel=MODEL, help="Run code that comes with the model. Recorded."),
 ]
 ScaleOpt = Annotated[
-    str, typer.Option("--scale", rich_help_panel=ROPE, help="Comma list of none, pi, ntk, ntk-parts, yarn, abf.")
+    str,
+    typer.Option(
+        "--scale",
+        rich_help_panel=ROPE,
+        help="Comma list of none, pi, ntk, ntk-dynamic, ntk-parts, yarn, llama3, longrope, abf.",
+    ),
 ]
 LengthOpt = Annotated[
     str | None,
@@ -78,6 +82,37 @@ FactorOpt = Annotated[
 NativeOpt = Annotated[
     int | None,
     typer.Option("--native-window", rich_help_panel=ROPE, help="Overrides the window read from the configuration."),
+]
+PretrainOpt = Annotated[
+    int | None,
+    typer.Option(
+        "--pretrain-window", rich_help_panel=ROPE, help="Overrides the window before the checkpoint's own scaling."
+    ),
+]
+ScratchOpt = Annotated[
+    bool,
+    typer.Option(
+        "--from-scratch",
+        rich_help_panel=ROPE,
+        help="Start from plain RoPE at the pretrain window, not on top of the checkpoint's own scaling.",
+    ),
+]
+RopeOptionOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rope-option",
+        rich_help_panel=ROPE,
+        show_default=False,
+        help="NAME=VALUE of a scaling, repeatable: beta_fast=16, low_freq_factor=1, dynamic_factor=2 …",
+    ),
+]
+RopeFactorsOpt = Annotated[
+    Path | None,
+    typer.Option(
+        "--rope-factors",
+        rich_help_panel=ROPE,
+        help="longrope: JSON or YAML with short_factor and long_factor, or one list; default: the checkpoint's.",
+    ),
 ]
 ThetaOpt = Annotated[float | None, typer.Option("--rope-theta", rich_help_panel=ROPE, help="New RoPE base, for abf.")]
 AttentionFactorOpt = Annotated[
@@ -212,6 +247,10 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "length": (LengthOpt, None),
     "factor": (FactorOpt, None),
     "native_window": (NativeOpt, None),
+    "pretrain_window": (PretrainOpt, None),
+    "from_scratch": (ScratchOpt, False),
+    "rope_option": (RopeOptionOpt, None),
+    "rope_factors": (RopeFactorsOpt, None),
     "rope_theta": (ThetaOpt, None),
     "attention_factor": (AttentionFactorOpt, None),
     "beta_fast": (BetaFastOpt, None),
@@ -246,23 +285,11 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "verbose": (VerboseOpt, False),
     "quiet": (QuietOpt, False),
 }
+#: Options of scalings that have a flag of their own; --rope-option takes every one.
+ROPE_FLAGS = ("rope_theta", "attention_factor", "beta_fast", "beta_slow", "truncate")
 NEEDLE = ("depths", "trials", "task", "packed", "needles_per_context", "exact_subset", "chat")
 PERPLEXITY = ("protocol", "stride")
 SHARED = tuple(name for name in OPTIONS if name not in (*NEEDLE, *PERPLEXITY, "perplexity_documents"))
-
-
-#: What a scaling is made of.
-SCALING = (
-    "scale",
-    "length",
-    "factor",
-    "native_window",
-    "rope_theta",
-    "attention_factor",
-    "beta_fast",
-    "beta_slow",
-    "truncate",
-)
 
 
 def with_options(command: Callable[..., None], *names: str, **own: tuple[Any, Any]) -> Callable[..., None]:
@@ -277,20 +304,18 @@ def with_options(command: Callable[..., None], *names: str, **own: tuple[Any, An
     return command
 
 
-def scaling_options(**given: Any) -> dict[str, Any]:
-    """Keep the RoPE options that were given."""
-    return {name: value for name, value in given.items() if value is not None}
+def scaling_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Put together the RoPE options that were given, by flags of their own, --rope-option and --rope-factors.
 
+    Raises:
+        UsageError: an option that is unknown, unreadable, or given twice with different values.
+    """
+    from ctxeval.rope.factors import read_factors
+    from ctxeval.rope.options import parse_options
 
-def scaling_spec(values: Mapping[str, Any]) -> RunSpec:
-    """Make a spec of a model and its scalings, of the options `SCALING`."""
-    if not values["model"]:
-        raise UsageError("no model given", "give -m/--model: a Hub id, a folder, a GGUF file, or demo")
-    return RunSpec(
-        ModelSpec(values["model"], revision=values["revision"], trust_remote_code=values["trust_remote_code"]),
-        scales=parse_methods(values["scale"]),
-        length=parse_length(values["length"]) if values["length"] else None,
-        factor=values["factor"],
-        native_window=values["native_window"],
-        scaling_options=scaling_options(**{name: values[name] for name in SCALING[4:]}),
-    )
+    options = {name: values[name] for name in ROPE_FLAGS if values.get(name) is not None}
+    for name, value in parse_options(values.get("rope_option") or ()).items():
+        if options.get(name, value) != value:
+            raise UsageError(f"both {name} {options[name]} and --rope-option {name}={value}", "give it once")
+        options[name] = value
+    return options | (read_factors(values["rope_factors"]) if values.get("rope_factors") else {})

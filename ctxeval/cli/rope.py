@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctxeval.cli import options as opt
+from ctxeval.cli.scaling import MODEL, SCALING, scaling_spec
 from ctxeval.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def rope(context: typer.Context, **values: Any) -> None:
     named = context.get_parameter_source("model")
     if given and values["model"] and named is not None and named.name == "COMMANDLINE":
         raise UsageError(f"both a model and --{given[0]}", "give -m, or --theta, --dim and --native-window")
-    spec = opt.scaling_spec({**values, "model": "geometry"} if given else values)
+    spec = scaling_spec({**values, "model": "geometry"} if given else values)
     geometry = _bare(values) if given else _of_model(spec)
     tables = scaled_pairs(geometry, resolve(spec, geometry.native_window))
     if values["format"] == "csv":
@@ -90,8 +91,8 @@ def _of_model(spec: RunSpec) -> Geometry:
 
 opt.with_options(
     rope,
-    *opt.SCALING,
-    *("model", "revision", "trust_remote_code"),
+    *SCALING,
+    *MODEL,
     theta=(ThetaOpt, None),
     dim=(DimOpt, None),
     format=(RopeFormatOpt, "table"),

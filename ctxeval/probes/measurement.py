@@ -24,6 +24,12 @@ class Measurement:
     prompts: tuple[Prompt, ...]
     read: Callable[[Sequence[TokenScores]], Mapping[str, Any]]
 
+    @property
+    def length(self) -> int:
+        """Tokens of context that the model reads: for a window of a longer text, those of the window."""
+        length: int = self.columns.get("window", self.columns["context_length"])
+        return length
+
     def bind(self, scale: str, factor: float, identity: Mapping[str, Any]) -> Cell:
         """Return the unmeasured cell of this row for one scaling.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -69,6 +69,44 @@ def validate_options(method: str, options: Mapping[str, Any]) -> None:
         _CHECKS[name](name, value)
     _check_order(options, ("beta_fast", BETA_FAST), ("beta_slow", BETA_SLOW))
     _check_order(options, ("high_freq_factor", HIGH_FREQ_FACTOR), ("low_freq_factor", LOW_FREQ_FACTOR))
+
+
+def parse_options(texts: Iterable[str]) -> dict[str, Any]:
+    """Read options as the command line gives them: `beta_fast=16`, or several with commas between them.
+
+    Raises:
+        UsageError: an unknown name (with the nearest one), a value that is no number or boolean, or two values.
+    """
+    known = {name for names in OPTIONS.values() for name in names}
+    options: dict[str, Any] = {}
+    for pair in (part.strip() for text in texts for part in text.split(",")):
+        if not pair:
+            continue
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        name = name.replace("-", "_")
+        if not equals:
+            raise UsageError(f"RoPE option {pair!r} has no value", "write it as beta_fast=16")
+        if name not in known:
+            raise unknown("RoPE option", name, known)
+        read = _read_value(name, value)
+        if options.get(name, read) != read:
+            raise UsageError(f"RoPE option {name} is both {options[name]:g} and {read:g}", "give it once")
+        options[name] = read
+    return options
+
+
+def _read_value(name: str, value: str) -> Any:
+    if _CHECKS[name] is _factors:
+        raise UsageError(f"RoPE option {name} is a list", "give a file with --rope-factors")
+    if _CHECKS[name] is _boolean:
+        if value.lower() not in ("true", "false"):
+            raise UsageError(f"RoPE option {name}={value}", "it must be true or false")
+        return value.lower() == "true"
+    try:
+        number = float(value)
+    except ValueError:
+        raise UsageError(f"RoPE option {name}={value}", "it must be a number") from None
+    return int(number) if _CHECKS[name] is _window and number.is_integer() else number
 
 
 def validate_factor(factor: float) -> None:
