@@ -92,17 +92,7 @@ def prepare(spec: RunSpec) -> Prepared:
         UsageError: anything wrong with the options, the model's configuration, or the text.
     """
     config = read_config(spec.model)
-    windows = read_windows(config, spec.native_window, spec.pretrain_window)
-    scaling = checkpoint_scaling(config)
-    if spec.from_scratch and scaling and spec.pretrain_window is None:
-        _check_pretrain_window(windows, scaling)
-    resolved = resolve(
-        spec,
-        windows.native,
-        windows.pretrain,
-        native_varies=native_varies(config),
-        factors=_factors(spec, config),
-    )
+    windows, resolved = resolve_on(spec, config)
     tokenizer = read_tokenizer(spec.model)
     corpus = load_corpus(spec.corpus)
     documents = cut_documents(corpus, tokenizer, count=spec.documents, length=max(resolved.all_lengths), seed=spec.seed)
@@ -116,7 +106,22 @@ def prepare(spec: RunSpec) -> Prepared:
     if "perplexity" in spec.probes:
         perplexity = PerplexityProbe(Frame(tokenizer), resolved.all_lengths, windows.native, spec.protocol, spec.stride)
     agenda = Agenda(spec, resolved, documents, needle, perplexity)
-    return Prepared(spec, resolved, windows, corpus, agenda, read_geometry(config), scaling)
+    return Prepared(spec, resolved, windows, corpus, agenda, read_geometry(config), checkpoint_scaling(config))
+
+
+def resolve_on(spec: RunSpec, config: Any) -> tuple[Windows, Resolved]:
+    """Read a configuration's windows, and resolve a spec with them and with what else a checkpoint brings.
+
+    Raises:
+        UsageError: no window, or a spec that does not go with them.
+    """
+    windows = read_windows(config, spec.native_window, spec.pretrain_window)
+    scaling = checkpoint_scaling(config)
+    if spec.from_scratch and scaling and spec.pretrain_window is None:
+        _check_pretrain_window(windows, scaling)
+    factors = _factors(spec, config)
+    varies = native_varies(config)
+    return windows, resolve(spec, windows.native, windows.pretrain, native_varies=varies, factors=factors)
 
 
 def _factors(spec: RunSpec, config: Any) -> dict[str, Any]:

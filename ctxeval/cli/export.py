@@ -13,7 +13,6 @@ from ctxeval.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from ctxeval.export.extension import Export, Extension
-    from ctxeval.rope.checkpoint import Checkpoint
 
 EngineOpt = Annotated[
     str | None,
@@ -38,29 +37,24 @@ def export(context: typer.Context, **values: Any) -> None:
     spec = scaling_spec(values)
     if len(spec.scales) != 1:
         raise UsageError(f"{len(spec.scales)} scalings, {', '.join(spec.scales)}", "one at a time ships")
-    from ctxeval.resolve import resolve
     from ctxeval.rope.checkpoint import extension, prove_export, read_checkpoint
 
-    checkpoint = read_checkpoint(spec)
-    resolved = resolve(spec, checkpoint.windows.native)
-    told = extension(checkpoint, resolved.scalings[0], resolved.target)
+    checkpoint, resolved = read_checkpoint(spec)
+    told = extension(checkpoint, resolved)
     made = ENGINES[engine](told)
     if made.config is not None:
         prove_export(checkpoint, told, made)
     if not values["quiet"]:
-        _explain(checkpoint, told, made)
+        source = checkpoint.windows.pretrain_source if spec.from_scratch else checkpoint.windows.native_source
+        _explain(told, made, source)
     if output is None:
         typer.echo(made.text, nl=False)
     else:
         _write(output, made.text, spec.model.name_or_path)
 
 
-def _explain(checkpoint: Checkpoint, told: Extension, made: Export) -> None:
-    windows = checkpoint.windows
-    typer.echo(
-        f"{told.method} ×{told.factor:g}: {told.native_window:,} tokens ({windows.native_source}) → {told.target:,}",
-        err=True,
-    )
+def _explain(told: Extension, made: Export, source: str) -> None:
+    typer.echo(f"{told.method} ×{told.factor:g}: {told.native_window:,} tokens ({source}) → {told.target:,}", err=True)
     if made.config is not None:
         typer.echo("read back by transformers: the same frequencies and attention factor", err=True)
     for note in made.notes:

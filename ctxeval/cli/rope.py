@@ -13,6 +13,7 @@ from ctxeval.cli.scaling import MODEL, SCALING, scaling_spec
 from ctxeval.errors import UsageError, unknown
 
 if TYPE_CHECKING:
+    from ctxeval.resolve import Resolved
     from ctxeval.rope.pairs import Geometry
     from ctxeval.spec import RunSpec
 
@@ -34,7 +35,6 @@ RopeFormatOpt = Annotated[str, typer.Option("--format", help="What stdout gets: 
 def rope(context: typer.Context, **values: Any) -> None:
     """Show what a scaling does to each rotary pair: frequencies, wavelengths, turns. Loads no weights."""
     from ctxeval.report.rope import rope_csv, rope_json, rope_lines
-    from ctxeval.resolve import resolve
     from ctxeval.rope.pairs import scaled_pairs
 
     if values["format"] not in FORMATS:
@@ -42,13 +42,15 @@ def rope(context: typer.Context, **values: Any) -> None:
     picture: Path | None = values["output"]
     if picture is not None and picture.suffix.lower() not in PICTURES:
         raise UsageError(f"cannot draw into {str(picture)!r}", "name a .png or .svg file; tables go to stdout")
+    if values["from_scratch"] and "none" in values["scale"]:
+        raise UsageError("--from-scratch with none", "none is the checkpoint as it is: leave one of them out")
     given = [name for name in ("theta", "dim") if values[name] is not None]
     named = context.get_parameter_source("model")
     if given and values["model"] and named is not None and named.name == "COMMANDLINE":
         raise UsageError(f"both a model and --{given[0]}", "give -m, or --theta, --dim and --native-window")
     spec = scaling_spec({**values, "model": "geometry"} if given else values)
-    geometry = _bare(values) if given else _of_model(spec)
-    tables = scaled_pairs(geometry, resolve(spec, geometry.native_window))
+    geometry, resolved = _bare(values, spec) if given else _of_model(spec)
+    tables = scaled_pairs(geometry, resolved)
     if values["format"] == "csv":
         typer.echo(rope_csv(tables), nl=False)
     elif values["format"] == "json":
@@ -63,20 +65,22 @@ def rope(context: typer.Context, **values: Any) -> None:
         typer.echo(f"drawn in {picture}", err=True)
 
 
-def _bare(values: Mapping[str, Any]) -> Geometry:
+def _bare(values: Mapping[str, Any], spec: RunSpec) -> tuple[Geometry, Resolved]:
+    from ctxeval.resolve import resolve
     from ctxeval.rope.pairs import plain_geometry
 
     missing = [f"--{name.replace('_', '-')}" for name in ("theta", "dim", "native_window") if values[name] is None]
     if missing:
         raise UsageError(f"a geometry without {', '.join(missing)}", "give --theta, --dim and --native-window, or -m")
-    return plain_geometry(values["theta"], values["dim"], values["native_window"])
+    geometry = plain_geometry(values["theta"], values["dim"], values["native_window"])
+    return geometry, resolve(spec, geometry.window)
 
 
-def _of_model(spec: RunSpec) -> Geometry:
+def _of_model(spec: RunSpec) -> tuple[Geometry, Resolved]:
     from ctxeval.rope.checkpoint import read_checkpoint
     from ctxeval.rope.pairs import Geometry
 
-    checkpoint = read_checkpoint(spec)
+    checkpoint, resolved = read_checkpoint(spec)
     table, *others = checkpoint.extended
     if others:
         typer.echo(f"note: {table.label} is shown; {', '.join(one.label for one in others)} differ", err=True)
@@ -84,9 +88,13 @@ def _of_model(spec: RunSpec) -> Geometry:
     if kept:
         typer.echo(f"note: {', '.join(kept)} stay as they are: their layers see nearby tokens only", err=True)
     windows = checkpoint.windows
-    return Geometry(
-        f"{spec.model.name_or_path}, {table.label}", table.scaled.inv_freq, windows.native, windows.native_source
+    # What is shown as native is what the scalings start from; of none that is the checkpoint itself.
+    base = checkpoint.base(table, next((name for name in spec.scales if name != "none"), "none"), spec.from_scratch)
+    window, source = (
+        (windows.pretrain, windows.pretrain_source) if spec.from_scratch else (windows.native, windows.native_source)
     )
+    name = f"{spec.model.name_or_path}, {table.label}{' from scratch' if spec.from_scratch else ''}"
+    return Geometry(name, base.inv_freq, window, source, base.attention_factor), resolved
 
 
 opt.with_options(

@@ -45,7 +45,7 @@ def rope_lines(geometry: Geometry, tables: Sequence[ScaledPairs]) -> list[str]:
     """Return one scaling pair by pair, or several beside each other; then what it means."""
     lines = [
         f"{geometry.what}: {2 * geometry.inv_freq.size} rotary dimensions, {geometry.inv_freq.size} pairs",
-        f"native window {geometry.native_window:,} tokens ({geometry.source}), target {tables[0].target:,}",
+        f"native window {geometry.window:,} tokens ({geometry.source}), target {tables[0].target:,}",
         "",
     ]
     lines += _single(tables[0]) if len(tables) == 1 else _beside(tables)
@@ -74,8 +74,9 @@ def rope_json(geometry: Geometry, tables: Sequence[ScaledPairs]) -> str:
     data: dict[str, Any] = {
         "geometry": geometry.what,
         "rotary_dim": 2 * geometry.inv_freq.size,
-        "native_window": geometry.native_window,
+        "native_window": geometry.window,
         "native_window_source": geometry.source,
+        "native_attention_factor": geometry.attention_factor,
         "scalings": [
             {
                 **asdict(table.scaling),

@@ -50,7 +50,7 @@ def rope_picture(geometry: Geometry, tables: Sequence[ScaledPairs], format: str)
     axis.set_ylabel("frequency / native frequency")
     axis.grid(color="#e5e5e5", linewidth=0.6)
     figure.legend(loc="outside lower center", ncols=3, fontsize=8)
-    title = f"{geometry.what}: native window {geometry.native_window:,} tokens, target {tables[0].target:,}"
+    title = f"{geometry.what}: native window {geometry.window:,} tokens, target {tables[0].target:,}"
     figure.suptitle(title, fontsize=9, parse_math=False)
     return _file(figure, format, rc_context)
 
@@ -59,7 +59,7 @@ def _marks(axis: Axes, geometry: Geometry, tables: Sequence[ScaledPairs]) -> Non
     """Mark full interpolation (dotted), and the first pair that turns less than once within the native window."""
     for factor in sorted({table.scaling.factor for table in tables if table.scaling.factor > 1}):
         axis.axhline(1 / factor, color="#444444", linewidth=0.9, linestyle=":")
-    slow = np.flatnonzero(turns(geometry.inv_freq, geometry.native_window) < 1)
+    slow = np.flatnonzero(turns(geometry.inv_freq, geometry.window) < 1)
     if slow.size:
         axis.axvline(float(slow[0]) - 0.5, color="black", linewidth=1.2, linestyle=(0, (3, 1.5)))
         axis.annotate(

@@ -11,15 +11,17 @@ from typing import Any
 from ctxeval.errors import UsageError
 from ctxeval.export.extension import Export, Extension
 from ctxeval.export.llama_cpp import ARCHITECTURES
-from ctxeval.export.official import official_parameters
+from ctxeval.export.official import official_parameters, plain_rope
 from ctxeval.model.gguf import read_metadata
 from ctxeval.model.source import read_config, resolve_source
+from ctxeval.prepare import resolve_on
+from ctxeval.resolve import Resolved
 from ctxeval.rope.base import Base
 from ctxeval.rope.configured import Table, check_reload, native_tables, skeleton
 from ctxeval.rope.patch import Applied, RopePatch
 from ctxeval.rope.scaling import Scaled
-from ctxeval.rope.windows import Windows, read_windows, text_config
-from ctxeval.spec import RunSpec, ScalingSpec
+from ctxeval.rope.windows import Windows, text_config
+from ctxeval.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -69,45 +71,43 @@ class Checkpoint:
         return next(base for site, base in zip(self.patch.sites, bases, strict=True) if site.prefix == table.layer_type)
 
 
-def read_checkpoint(spec: RunSpec) -> Checkpoint:
-    """Read a checkpoint's configuration and compute its tables. Loads no weights.
+def read_checkpoint(spec: RunSpec) -> tuple[Checkpoint, Resolved]:
+    """Read a checkpoint's configuration, compute its tables and resolve `spec` with it. Loads no weights.
 
     Raises:
-        UsageError: no such model, no context window, no rotary tables.
+        UsageError: no such model, no context window, no rotary tables, or a spec that does not go with them.
     """
     config = read_config(spec.model)
     path = resolve_source(spec.model.name_or_path).gguf_path
-    windows = read_windows(config, spec.native_window)
-    return checkpoint_of(config, windows, gguf=path, trust_remote_code=spec.model.trust_remote_code)
+    return checkpoint_of(config, spec, gguf=path)
 
 
-def checkpoint_of(
-    config: Any, windows: Windows, *, gguf: Path | None = None, trust_remote_code: bool = False
-) -> Checkpoint:
-    """Compute the tables of a configuration; `gguf` is the file that it was read from, if any.
+def checkpoint_of(config: Any, spec: RunSpec, *, gguf: Path | None = None) -> tuple[Checkpoint, Resolved]:
+    """Compute the tables of a configuration and resolve `spec`; `gguf` is the file that it was read from, if any.
 
     Raises:
-        UsageError: no rotary tables, or tables that cannot be told without weights.
+        UsageError: as `read_checkpoint`.
     """
-    patch = RopePatch(skeleton(config, trust_remote_code=trust_remote_code))
-    return Checkpoint(config, windows, patch, native_tables(patch.sites), _architecture(config, gguf))
+    windows, resolved = resolve_on(spec, config)
+    patch = RopePatch(skeleton(config, trust_remote_code=spec.model.trust_remote_code))
+    return Checkpoint(config, windows, patch, native_tables(patch.sites), _architecture(config, gguf)), resolved
 
 
-def extension(checkpoint: Checkpoint, scaling: ScalingSpec, target: int) -> Extension:
-    """Put together what an export needs.
+def extension(checkpoint: Checkpoint, resolved: Resolved) -> Extension:
+    """Put together what an export of the one resolved scaling needs.
 
     Raises:
         UsageError: no rope parameters express the scaling on this checkpoint, or `none` beyond its window.
     """
-    window = checkpoint.windows.native
-    if scaling.method == "none" and target > window:
-        raise UsageError(f"scaling none at {target} tokens: the native window is {window}", "drop --len, or choose one")
-    told = {
-        table.layer_type: official_parameters(
-            scaling, checkpoint.rope_parameters(table.layer_type), table.scaled.inv_freq, window
-        )
-        for table in checkpoint.extended
-    }
+    (scaling,), window = resolved.scalings, resolved.window(resolved.scalings[0])
+    if scaling.method == "none" and resolved.target > window:
+        raise UsageError(f"scaling none at {resolved.target} tokens: the native window is {window}", "drop --len")
+    told = {}
+    for table in checkpoint.extended:
+        base, inv_freq = checkpoint.rope_parameters(table.layer_type), table.scaled.inv_freq
+        if scaling.from_scratch:
+            base, inv_freq = plain_rope(base, inv_freq)
+        told[table.layer_type] = official_parameters(scaling, base, inv_freq, window)
     return Extension(
         config=json.loads(checkpoint.config.to_json_string()),
         text_key=checkpoint.text_key,
@@ -115,7 +115,7 @@ def extension(checkpoint: Checkpoint, scaling: ScalingSpec, target: int) -> Exte
         method=scaling.method,
         factor=scaling.factor,
         native_window=window,
-        target=target,
+        target=resolved.target,
         architecture=checkpoint.architecture,
     )
 
@@ -126,9 +126,10 @@ def prove_export(checkpoint: Checkpoint, told: Extension, made: Export) -> None:
     Raises:
         UsageError: it reads another scaling, or refuses to.
     """
-    native = {table.layer_type: table.scaled.attention_factor for table in checkpoint.tables}
+    own = {table.layer_type: table.scaled.attention_factor for table in checkpoint.tables}
     wanted = {
-        name: Scaled(one.at_native.inv_freq, one.at_native.attention_factor * native[name])
+        # A scaling that is told at all starts from a factor of 1; `none` adds nothing to the checkpoint's own.
+        name: Scaled(one.at_native.inv_freq, own[name] if told.method == "none" else one.at_native.attention_factor)
         for name, one in told.tables.items()
     }
     check_reload(checkpoint.config, made.config or {}, wanted, checkpoint.tables)

@@ -19,20 +19,22 @@ EXACT = 1e-9
 
 @dataclass(frozen=True)
 class Geometry:
-    """Native rotary frequencies `inv_freq` (rotary_dim/2,), rad/token, and the window that they serve, in tokens.
+    """Rotary frequencies `inv_freq` (rotary_dim/2,), rad/token, before scaling, and the `window` that they serve.
 
-    `what` names the model or the geometry; `source` says where the window was read.
+    `what` names the model or the geometry; `source` says where the window (tokens) was read. `attention_factor` is what
+    the checkpoint multiplies cos and sin by already.
     """
 
     what: str
     inv_freq: Frequencies
-    native_window: int
+    window: int
     source: str
+    attention_factor: float = 1.0
 
 
 @dataclass(frozen=True)
 class PairRow:
-    """One pair: frequencies in rad/token, wavelengths in tokens a turn, turns within the native window before scaling.
+    """One pair: frequencies in rad/token, wavelengths in tokens a turn, turns within the window before scaling.
 
     `part` is `kept` (unchanged), `interpolated` (divided by the factor), `blended` (in between), `beyond` (slowed by
     more than the factor) or `still` (it never turned).
@@ -50,7 +52,7 @@ class PairRow:
 
 @dataclass(frozen=True)
 class ScaledPairs:
-    """A scaling of a geometry, pair by pair. `target` in tokens; `attention_factor` relative to the native one."""
+    """A scaling of a geometry, pair by pair. `target` in tokens; `attention_factor` is the whole one."""
 
     scaling: ScalingSpec
     target: int
@@ -94,11 +96,16 @@ def _scale(geometry: Geometry, scaling: ScalingSpec, target: int) -> ScaledPairs
     scaled = scale_frequencies(
         scaling.method,
         native,
-        native_window=geometry.native_window,
+        native_window=geometry.window,
         factor=scaling.factor,
         **scaling.options,
     )
-    return ScaledPairs(scaling, target, scaled.attention_factor, _rows(geometry, scaled, scaling.factor))
+    return ScaledPairs(
+        scaling,
+        target,
+        scaled.attention_factor * geometry.attention_factor,
+        _rows(geometry, scaled, scaling.factor),
+    )
 
 
 def _rows(geometry: Geometry, scaled: Scaled, factor: float) -> tuple[PairRow, ...]:
@@ -110,7 +117,7 @@ def _rows(geometry: Geometry, scaled: Scaled, factor: float) -> tuple[PairRow, .
         ratios,
         wavelengths(native),
         wavelengths(scaled.inv_freq),
-        turns(native, geometry.native_window),
+        turns(native, geometry.window),
         strict=True,
     )
     return tuple(

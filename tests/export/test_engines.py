@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ctxeval.errors import UsageError
-from tests.export.conftest import checkpoint, ship
+from tests.export.conftest import configuration, ship
 
 USUAL = 0.1 * math.log(4) + 1
 ONES = (1.0,) * 16
@@ -23,7 +23,7 @@ def flags(line: tuple[str, ...]) -> dict[str, Any]:
 
 
 def test_vllm_yarn() -> None:
-    made = flags(ship("vllm", checkpoint(), "yarn").flags)
+    made = flags(ship("vllm", configuration(), "yarn").flags)
     assert made["--max-model-len"] == "1024"
     assert made["--hf-overrides"] == {
         "max_position_embeddings": 1024,
@@ -40,7 +40,7 @@ def test_vllm_yarn() -> None:
 
 
 def test_vllm_derives_the_length_of_a_linear_scaling_itself() -> None:
-    made = flags(ship("vllm", checkpoint(), "pi").flags)
+    made = flags(ship("vllm", configuration(), "pi").flags)
     assert made == {
         "--hf-overrides": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}},
         "--max-model-len": "1024",
@@ -48,16 +48,19 @@ def test_vllm_derives_the_length_of_a_linear_scaling_itself() -> None:
 
 
 def test_vllm_ntk_states_base_and_length() -> None:
-    made = flags(ship("vllm", checkpoint(), "ntk").flags)["--hf-overrides"]
+    made = flags(ship("vllm", configuration(), "ntk").flags)["--hf-overrides"]
     assert made["max_position_embeddings"] == 1024
     assert made["rope_parameters"]["rope_theta"] == pytest.approx(10000 * 4 ** (32 / 30))
 
 
 def test_vllm_reaches_into_the_text_part() -> None:
-    made = flags(ship("vllm", checkpoint("gemma3", text_config=GEMMA), "yarn").flags)["--hf-overrides"]
+    made = flags(ship("vllm", configuration("gemma3", text_config=GEMMA), "yarn").flags)["--hf-overrides"]
     assert list(made) == ["text_config"]
     assert made["text_config"]["rope_parameters"]["full_attention"]["rope_type"] == "yarn"
-    assert made["text_config"]["rope_parameters"]["sliding_attention"] == {"rope_type": "default", "rope_theta": 10000.0}
+    assert made["text_config"]["rope_parameters"]["sliding_attention"] == {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+    }
 
 
 GEMMA = {
@@ -75,7 +78,7 @@ GEMMA = {
 
 
 def test_sglang_multiplies_its_own_temperature() -> None:
-    yarn = flags(ship("sglang", checkpoint(), "yarn").flags)
+    yarn = flags(ship("sglang", configuration(), "yarn").flags)
     assert yarn["--context-length"] == "1024"
     told = yarn["--json-model-override-args"]
     assert (told["max_position_embeddings"], told["rope_theta"]) == (1024, 10000.0)
@@ -87,12 +90,12 @@ def test_sglang_multiplies_its_own_temperature() -> None:
         "beta_fast": 32.0,
         "beta_slow": 1.0,
     }
-    parts = flags(ship("sglang", checkpoint(), "ntk-parts").flags)["--json-model-override-args"]["rope_scaling"]
+    parts = flags(ship("sglang", configuration(), "ntk-parts").flags)["--json-model-override-args"]["rope_scaling"]
     assert parts["attn_factor"] * USUAL == pytest.approx(1.0) and "attention_factor" not in parts
 
 
 def test_llama_cpp_flags() -> None:
-    yarn = flags(ship("llama.cpp", checkpoint(), "yarn").flags)
+    yarn = flags(ship("llama.cpp", configuration(), "yarn").flags)
     assert yarn == {
         "--rope-scaling": "yarn",
         "--rope-scale": "4",
@@ -105,33 +108,33 @@ def test_llama_cpp_flags() -> None:
         "--ctx-size": "1024",
         "--override-kv": "llama.context_length=int:1024",
     }
-    pi = flags(ship("llama.cpp", checkpoint(), "pi", attention_factor=1.2).flags)
+    pi = flags(ship("llama.cpp", configuration(), "pi", attention_factor=1.2).flags)
     assert (pi["--rope-scaling"], pi["--rope-scale"], pi["--yarn-attn-factor"]) == ("linear", "4", "1.2")
-    ntk = flags(ship("llama.cpp", checkpoint(), "ntk").flags)
+    ntk = flags(ship("llama.cpp", configuration(), "ntk").flags)
     assert ntk["--rope-scaling"] == "none" and "--rope-scale" not in ntk
     assert float(ntk["--rope-freq-base"]) == 10000 * 4 ** (32 / 30)
 
 
 def test_llama_cpp_of_an_unknown_architecture_says_what_to_add() -> None:
-    made = ship("llama.cpp", checkpoint("glm"), "pi")
+    made = ship("llama.cpp", configuration("glm"), "pi")
     assert "--override-kv" not in made.flags and "--override-kv ARCHITECTURE.context_length=int:1024" in made.notes[0]
 
 
 def test_the_text_is_one_shell_line() -> None:
-    text = ship("vllm", checkpoint(), "yarn").text
-    assert text.count("\n") == 1 and text.startswith("--hf-overrides '{\"max_position_embeddings\": 1024")
+    text = ship("vllm", configuration(), "yarn").text
+    assert text.count("\n") == 1 and text.startswith('--hf-overrides \'{"max_position_embeddings": 1024')
 
 
 def test_none_ships_as_it_is() -> None:
-    assert ship("vllm", checkpoint(), "none", 256).flags == ("--max-model-len", "256")
-    assert ship("llama.cpp", checkpoint(), "none", 256).flags == ("--ctx-size", "256")
+    assert ship("vllm", configuration(), "none", 256).flags == ("--max-model-len", "256")
+    assert ship("llama.cpp", configuration(), "none", 256).flags == ("--ctx-size", "256")
     with pytest.raises(UsageError, match="scaling none at 1024 tokens: the native window is 256"):
-        ship("vllm", checkpoint(), "none")
+        ship("vllm", configuration(), "none")
 
 
 def test_longrope_carries_its_temperature_to_servers() -> None:
     options = {"short_factor": TWOS, "long_factor": TWOS}
-    made = flags(ship("vllm", checkpoint(), "longrope", **options).flags)["--hf-overrides"]["rope_parameters"]
+    made = flags(ship("vllm", configuration(), "longrope", **options).flags)["--hf-overrides"]["rope_parameters"]
     wanted = math.sqrt(1 + math.log(4) / math.log(256))
     assert made["short_mscale"] == made["long_mscale"] == pytest.approx(wanted)
 
@@ -147,7 +150,12 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("llama.cpp", "yarn", {"truncate": False}, r"truncate=false: llama\.cpp always rounds"),
     ("llama.cpp", "llama3", {}, r"rope_type llama3: llama\.cpp reads its frequencies from the GGUF"),
     ("llama.cpp", "ntk-dynamic", {}, "rope_type dynamic"),
-    ("hf", "pi", {"attention_factor": 1.2}, r"attention_factor 1\.2 with pi: transformers has none for rope_type linear"),
+    (
+        "hf",
+        "pi",
+        {"attention_factor": 1.2},
+        r"attention_factor 1\.2 with pi: transformers has none for rope_type linear",
+    ),
     ("hf-v4", "ntk", {"attention_factor": 1.2}, "transformers 4 has none for rope_type default"),
     ("sglang", "abf", {"rope_theta": 1e6, "attention_factor": 1.2}, "SGLang has none"),
 ]
@@ -156,18 +164,22 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("engine", "scale", "options", "said"), REFUSED)
 def test_what_an_engine_cannot_express_is_refused(engine: str, scale: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        ship(engine, checkpoint(), scale, **options)
+        ship(engine, configuration(), scale, **options)
 
 
 @pytest.mark.parametrize(
     ("engine", "said"),
-    [("hf-v4", "transformers 4 has no common form"), ("sglang", "overrides do not reach"), ("llama.cpp", "local layers")],
+    [
+        ("hf-v4", "transformers 4 has no common form"),
+        ("sglang", "overrides do not reach"),
+        ("llama.cpp", "local layers"),
+    ],
 )
 def test_a_table_a_layer_type_is_refused_where_an_engine_has_one(engine: str, said: str) -> None:
     with pytest.raises(UsageError, match=f"a table a layer type: .*{said}"):
-        ship(engine, checkpoint("gemma3_text", **GEMMA), "yarn")
+        ship(engine, configuration("gemma3_text", **GEMMA), "yarn")
 
 
 def test_truncate_is_read_at_the_top_only() -> None:
     with pytest.raises(UsageError, match="truncate=false on a model with a table a layer type"):
-        ship("hf", checkpoint("gemma3_text", **GEMMA), "yarn", truncate=False)
+        ship("hf", configuration("gemma3_text", **GEMMA), "yarn", truncate=False)

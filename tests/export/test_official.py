@@ -76,7 +76,9 @@ def test_on_top_of_linear_scaling_the_factors_multiply() -> None:
 @pytest.mark.parametrize("method", ["pi", "ntk", "yarn", "ntk-parts", "llama3", "abf"])
 def test_nothing_is_told_on_top_of_llama3(method: str) -> None:
     options = {"rope_theta": 1e6} if method == "abf" else {}
-    with pytest.raises(UsageError, match=rf"scaling {method} on a checkpoint that is scaled already.*llama3.*says both"):
+    with pytest.raises(
+        UsageError, match=rf"scaling {method} on a checkpoint that is scaled already.*llama3.*says both"
+    ):
         tell(method, LLAMA3, **options)
 
 
@@ -121,9 +123,7 @@ def test_plain_rope_drops_the_scaling_and_keeps_the_model() -> None:
     ],
 )
 @pytest.mark.parametrize("length", [4096, 16384])
-def test_parameters_mean_to_transformers_what_they_mean_here(
-    method: str, options: dict[str, Any], length: int
-) -> None:
+def test_parameters_mean_to_transformers_what_they_mean_here(method: str, options: dict[str, Any], length: int) -> None:
     parameters = tell(method, **options)
     config = SimpleNamespace(
         rope_parameters=parameters,

@@ -13,10 +13,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ctxeval.errors import UsageError
+from ctxeval.rope.checkpoint import prove_export
 from ctxeval.rope.emission import deviation, emit
 from ctxeval.rope.patch import RopePatch
 from ctxeval.rope.sites import find_sites
-from tests.export.conftest import checkpoint, ship
+from tests.export.conftest import ENGINES, configuration, ship, told
 from tests.export.test_engines import GEMMA
 
 WINDOW, LENGTH, TARGET = 256, 512, 1024
@@ -55,7 +56,7 @@ def folder(tiny_llama: Callable[..., Path]) -> Path:
 def test_a_reloaded_export_is_the_patch(
     engine: str, name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    method, options = name.split(",")[0], SCALINGS[name]
+    method, options = name.split(",", maxsplit=1)[0], SCALINGS[name]
     written = export(engine, method, options, folder, tmp_path)
     reloaded = load(written)
     patched = load(folder)
@@ -100,49 +101,44 @@ def export(engine: str, method: str, options: dict[str, Any], folder: Path, tmp_
 @pytest.mark.parametrize("scale", ["pi", "ntk", "yarn"])
 def test_local_layers_keep_their_table(scale: str) -> None:
     """Read back by transformers within `ship`; here: that only the global layers' parameters changed."""
-    of = checkpoint("gemma3_text", **GEMMA)
+    of = configuration("gemma3_text", **GEMMA)
     made = ship("hf", of, scale).config or {}
-    assert made["rope_parameters"]["sliding_attention"] == of.config.rope_parameters["sliding_attention"]
-    assert made["rope_parameters"]["full_attention"] != of.config.rope_parameters["full_attention"]
+    assert made["rope_parameters"]["sliding_attention"] == of.rope_parameters["sliding_attention"]
+    assert made["rope_parameters"]["full_attention"] != of.rope_parameters["full_attention"]
     assert made["max_position_embeddings"] == 1024
 
 
 @pytest.mark.parametrize("scale", ["pi", "ntk", "yarn"])
 def test_version_4_of_gpt_neox_has_names_of_its_own(scale: str) -> None:
-    made = ship("hf-v4", checkpoint("gpt_neox"), scale).config or {}
+    made = ship("hf-v4", configuration("gpt_neox"), scale).config or {}
     assert made["rotary_pct"] == 0.25 and ("rotary_emb_base" in made) and "rope_theta" not in made
     assert "rope_parameters" not in made and "dtype" not in made
 
 
 def test_version_4_names_the_type_twice() -> None:
-    scaling = (ship("hf-v4", checkpoint(), "yarn").config or {})["rope_scaling"]
+    scaling = (ship("hf-v4", configuration(), "yarn").config or {})["rope_scaling"]
     assert scaling["type"] == scaling["rope_type"] == "yarn" and "rope_theta" not in scaling
-    assert (ship("hf-v4", checkpoint(), "ntk").config or {})["rope_scaling"] is None
+    assert (ship("hf-v4", configuration(), "ntk").config or {})["rope_scaling"] is None
 
 
 @pytest.mark.parametrize("kind", ["mistral", "qwen2", "qwen3", "glm", "stablelm", "phi", "deepseek_v3", "qwen3_5_text"])
 @pytest.mark.parametrize("engine", ["hf", "hf-v4"])
 def test_other_geometries_are_read_back(engine: str, kind: str) -> None:
     """Partial rotary, MLA and M-RoPE: `ship` fails unless transformers computes the wanted table from the result."""
-    made = ship(engine, checkpoint(kind), "yarn", length=max(1024, 4 * checkpoint(kind).windows.native))
+    made = ship(engine, configuration(kind), "yarn", factor=4.0)
     assert made.config is not None
 
 
 def test_phi3_takes_yarn_for_longrope_and_is_refused() -> None:
     """Its configuration renames yarn; so does an original window at the top outrank the one that is told."""
     with pytest.raises(UsageError, match="phi3"):
-        ship("hf", checkpoint("phi3"), "yarn")
+        ship("hf", configuration("phi3"), "yarn")
 
 
 def test_the_proof_sees_a_wrong_configuration() -> None:
     """What `ship` relies on: another factor, another window, a lost temperature and a changed local table are seen."""
-    from ctxeval.rope.checkpoint import prove_export
-    from tests.export.conftest import ENGINES, ModelSpec, RunSpec, extension, resolve
-
-    of = checkpoint()
-    resolved = resolve(RunSpec(ModelSpec("tiny"), scales=("yarn",), length=1024), 256)
-    told = extension(of, resolved.scalings[0], 1024)
-    made = ENGINES["hf"](told)
+    of, extended = told(configuration(), "yarn")
+    made = ENGINES["hf"](extended)
     good = made.config or {}
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"factor": 2.0}, "pair"),
@@ -150,10 +146,8 @@ def test_the_proof_sees_a_wrong_configuration() -> None:
         ({"attention_factor": 1.0}, "attention factor 1, not 1.13863"),
         ({"rope_theta": 10001.0}, "pair"),
     ]
-    prove_export(of, told, made)
+    prove_export(of, extended, made)
     for change, said in wrong:
         bad = {**good, "rope_parameters": {**good["rope_parameters"], **change}}
         with pytest.raises(UsageError, match=f"reads the configuration of this llama differently: .*{said}"):
-            prove_export(of, told, type(made)(config=bad))
-
-
+            prove_export(of, extended, type(made)(config=bad))
