@@ -50,7 +50,7 @@ class Extension:
 
         Of YaRN at least factor * L: engines divide it by the original window and compare that with the factor.
         """
-        if self.method in ("none", "ntk-dynamic"):  # dynamic NTK takes it for L
+        if self.method == "ntk-dynamic":  # which takes it for L
             return self.native_window
         if any(table.rope_type == "yarn" for table in self.tables.values()):
             return max(self.target, round(self.factor * self.native_window))
@@ -75,7 +75,7 @@ class Export:
 
 def length(extension: Extension, but: str = "") -> dict[str, Any]:
     """State the context length; not for rope type `but`, by whose factor an engine multiplies it itself."""
-    if any(table.rope_type == but for table in extension.tables.values()):
+    if extension.method == "none" or any(table.rope_type == but for table in extension.tables.values()):
         return {}
     return {"max_position_embeddings": extension.window}
 
