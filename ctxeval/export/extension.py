@@ -19,7 +19,8 @@ class Extension:
 
     `config` is the checkpoint's configuration as JSON has it; `text_key` names its text part, "" where it is the whole.
     `tables` has the scaled tables by layer type, "" where one serves all layers. `target` is the longest context and
-    `native_window` the one that is extended, in tokens. `architecture` is llama.cpp's name of the model, where known.
+    `native_window` the one that is extended, in tokens. `own` is the rope type that the checkpoint came with, and
+    `architecture` llama.cpp's name of the model, where known.
     """
 
     config: Mapping[str, Any]
@@ -29,6 +30,7 @@ class Extension:
     factor: float
     native_window: int
     target: int
+    own: str = "default"
     architecture: str | None = None
 
     @property

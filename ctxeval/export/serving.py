@@ -20,8 +20,12 @@ def vllm(extension: Extension) -> Export:
     """`rope_parameters` are replaced as a whole, and the longest context is derived from them.
 
     Of yarn that is factor * original window, of linear factor * max_position_embeddings, else the latter alone.
+
+    Raises:
+        UsageError: a temperature or frequencies by length that vLLM does not run.
     """
     refuse_lost_temperature(extension, "vLLM")
+    _refuse_latent(extension, "vLLM")
     _refuse_varying(extension, "vLLM")
     _refuse_own_temperature(extension, "vLLM, of which many releases pass over attention_factor,")
     parameters = extension.rope_parameters
@@ -40,8 +44,13 @@ def sglang(extension: Extension) -> Export:
     """`rope_scaling` is replaced as a whole; where transformers 5 runs below, the base goes with it unless told again.
 
     SGLang multiplies its own 0.1 ln s + 1 by `attn_factor` and passes over `attention_factor`.
+
+    Raises:
+        UsageError: a temperature or frequencies by length that SGLang does not run, or a model whose parameters its
+            overrides do not reach.
     """
     refuse_lost_temperature(extension, "SGLang")
+    _refuse_latent(extension, "SGLang")
     _refuse_varying(extension, "SGLang")
     if extension.text_key or "" not in extension.tables:
         what = "a text part of its own" if extension.text_key else "a table a layer type"
@@ -65,14 +74,20 @@ def llama_cpp(extension: Extension) -> Export:
     """Flags of llama-server, llama-cli and llama-perplexity; see `ctxeval.export.llama_cpp`.
 
     Raises:
-        UsageError: as `llama_cpp_flags`; also a model with a table a layer type.
+        UsageError: as `llama_cpp_flags`; also a model with a table a layer type, or that is scaled by its GGUF file.
     """
+    _refuse_latent(extension, "llama.cpp")
     if "" not in extension.tables:
         raise UsageError(
             "a model with a table a layer type: llama.cpp's flags would reach its local layers too",
             "use --for hf, and convert that folder to GGUF",
         )
     plain = extension.method == "none"
+    if not plain and extension.own not in ("default", "linear"):
+        raise UsageError(
+            f"a checkpoint scaled by {extension.own}: its GGUF file has factors of its own that no flag switches off",
+            "use --for hf, and convert that folder to GGUF",
+        )
     flags = () if plain else llama_cpp_flags(extension.tables[""], extension.native_window, extension.factor)
     length: tuple[str, ...] = ("--ctx-size", str(extension.target))
     if plain:
@@ -105,6 +120,16 @@ def _refuse_own_temperature(extension: Extension, engine: str) -> None:
                 f"{usual:.6g}",
                 "choose yarn without --attention-factor, or --for hf",
             )
+
+
+def _refuse_latent(extension: Extension, engine: str) -> None:
+    """Refuse rope types on multi-head latent attention: engines have code of their own for it. A base is a base."""
+    scaled = any(table.rope_type != "default" for table in extension.tables.values())
+    if extension.method != "none" and scaled and extension.text.get("qk_rope_head_dim"):
+        raise UsageError(
+            f"{extension.method} on multi-head latent attention: {engine} scales it by rules of its own",
+            "choose ntk or abf, or --for hf",
+        )
 
 
 def _refuse_varying(extension: Extension, engine: str) -> None:

@@ -56,13 +56,8 @@ class Checkpoint:
         nested = any(isinstance(value, Mapping) for value in parameters.values())
         own = parameters.get(layer_type) if layer_type else parameters
         if not own or (nested and not layer_type):
-            kind = getattr(self.config, "model_type", "?")
-            raise UsageError(
-                f"the configuration of this {kind} has no rope_parameters for its table {layer_type!r}".replace(
-                    " ''", ""
-                ),
-                "nothing can be exported",
-            )
+            kind, where = getattr(self.config, "model_type", "?"), f" for {layer_type}" if layer_type else ""
+            raise UsageError(f"the configuration of this {kind} has no rope_parameters{where}", "it cannot be exported")
         return dict(own)
 
     def base(self, table: Table, method: str, from_scratch: bool) -> Base:
@@ -102,9 +97,10 @@ def extension(checkpoint: Checkpoint, resolved: Resolved) -> Extension:
     (scaling,), window = resolved.scalings, resolved.window(resolved.scalings[0])
     if scaling.method == "none" and resolved.target > window:
         raise UsageError(f"scaling none at {resolved.target} tokens: the native window is {window}", "drop --len")
-    told = {}
+    told, own = {}, "default"
     for table in checkpoint.extended:
         base, inv_freq = checkpoint.rope_parameters(table.layer_type), table.scaled.inv_freq
+        own = str(base.get("rope_type", own))
         if scaling.from_scratch:
             base, inv_freq = plain_rope(base, inv_freq)
         told[table.layer_type] = official_parameters(scaling, base, inv_freq, window)
@@ -116,6 +112,7 @@ def extension(checkpoint: Checkpoint, resolved: Resolved) -> Extension:
         factor=scaling.factor,
         native_window=window,
         target=resolved.target,
+        own=own,
         architecture=checkpoint.architecture,
     )
 

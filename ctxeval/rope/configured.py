@@ -60,7 +60,9 @@ def skeleton(config: Any, *, trust_remote_code: bool = False) -> nn.Module:
     kind = getattr(config, "model_type", type(config).__name__)
     try:
         with quiet(), torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(copy.deepcopy(config), trust_remote_code=trust_remote_code)
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                copy.deepcopy(config), trust_remote_code=trust_remote_code
+            )
         _compute_tables(model, model)
     except Exception as error:  # whatever a model's own code trips over
         raise UsageError(f"cannot build a {kind} model from its configuration: {reason(error)}", BY_HAND) from error

@@ -111,18 +111,20 @@ def _scale(geometry: Geometry, scaling: ScalingSpec, target: int) -> ScaledPairs
 def _rows(geometry: Geometry, scaled: Scaled, factor: float) -> tuple[PairRow, ...]:
     native = geometry.inv_freq
     ratios = np.divide(scaled.inv_freq, native, out=np.ones_like(native), where=native > 0)
-    columns = zip(
-        native,
-        scaled.inv_freq,
-        ratios,
-        wavelengths(native),
-        wavelengths(scaled.inv_freq),
-        turns(native, geometry.window),
-        strict=True,
-    )
+    before, after = wavelengths(native), wavelengths(scaled.inv_freq)
+    count = turns(native, geometry.window)
     return tuple(
-        PairRow(pair, *(float(value) for value in values), _part(*values[:1], values[2], factor))
-        for pair, values in enumerate(columns)
+        PairRow(
+            pair=pair,
+            inv_freq=float(native[pair]),
+            scaled=float(scaled.inv_freq[pair]),
+            ratio=float(ratios[pair]),
+            wavelength=float(before[pair]),
+            scaled_wavelength=float(after[pair]),
+            turns=float(count[pair]),
+            part=_part(float(native[pair]), float(ratios[pair]), factor),
+        )
+        for pair in range(native.size)
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -85,8 +86,7 @@ def by_transformers(model: Any, tokens: list[int]) -> dict[str, NDArray[np.float
 
 
 def by_llama_cpp(gguf: Path, tokens: list[int], settings: dict[str, Any]) -> NDArray[np.float64]:
-    import llama_cpp
-
+    llama_cpp: Any = import_module("llama_cpp")  # which mypy has no stubs for
     engine = llama_cpp.Llama(str(gguf), n_ctx=LENGTH, logits_all=True, verbose=False, **settings)
     engine.eval(tokens)
     return losses(np.asarray(engine.scores)[: len(tokens)], tokens)

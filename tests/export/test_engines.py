@@ -133,7 +133,7 @@ def test_none_ships_as_it_is() -> None:
 
 
 def test_longrope_carries_its_temperature_to_servers() -> None:
-    options = {"short_factor": TWOS, "long_factor": TWOS}
+    options: dict[str, Any] = {"short_factor": TWOS, "long_factor": TWOS}
     made = flags(ship("vllm", configuration(), "longrope", **options).flags)["--hf-overrides"]["rope_parameters"]
     wanted = math.sqrt(1 + math.log(4) / math.log(256))
     assert made["short_mscale"] == made["long_mscale"] == pytest.approx(wanted)
@@ -178,6 +178,13 @@ def test_what_an_engine_cannot_express_is_refused(engine: str, scale: str, optio
 def test_a_table_a_layer_type_is_refused_where_an_engine_has_one(engine: str, said: str) -> None:
     with pytest.raises(UsageError, match=f"a table a layer type: .*{said}"):
         ship(engine, configuration("gemma3_text", **GEMMA), "yarn")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "llama.cpp"])
+def test_latent_attention_has_rules_of_its_own(engine: str) -> None:
+    with pytest.raises(UsageError, match="yarn on multi-head latent attention"):
+        ship(engine, configuration("deepseek_v3"), "yarn")
+    assert ship(engine, configuration("deepseek_v3"), "ntk").flags
 
 
 def test_truncate_is_read_at_the_top_only() -> None:

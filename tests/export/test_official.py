@@ -133,7 +133,7 @@ def test_parameters_mean_to_transformers_what_they_mean_here(method: str, option
         num_attention_heads=32,
         max_position_embeddings=4096,
     )
-    table, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, seq_len=length)  # type: ignore[arg-type]
+    table, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, seq_len=length)
     ours = meaning(parameters, 64, 4096, length)
     np.testing.assert_allclose(table.double().numpy(), ours.inv_freq, rtol=1e-6)
     assert factor == pytest.approx(ours.attention_factor)

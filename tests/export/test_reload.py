@@ -13,11 +13,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ctxeval.errors import UsageError
+from ctxeval.export.engines import ENGINES
 from ctxeval.rope.checkpoint import prove_export
 from ctxeval.rope.emission import deviation, emit
 from ctxeval.rope.patch import RopePatch
 from ctxeval.rope.sites import find_sites
-from tests.export.conftest import ENGINES, configuration, ship, told
+from tests.export.conftest import configuration, ship, told
 from tests.export.test_engines import GEMMA
 
 WINDOW, LENGTH, TARGET = 256, 512, 1024

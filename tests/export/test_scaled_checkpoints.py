@@ -68,6 +68,12 @@ def test_from_scratch_replaces_what_was_there(engine: str, rope: dict[str, Any])
     assert made["max_position_embeddings"] == 2048
 
 
+def test_flags_do_not_undo_what_a_gguf_file_has() -> None:
+    with pytest.raises(UsageError, match="a checkpoint scaled by llama3: its GGUF file has factors of its own"):
+        ship("llama.cpp", scaled(LLAMA3), "yarn", length=2048, from_scratch=True)
+    assert "--rope-scale" in ship("llama.cpp", scaled(LINEAR), "pi", length=4096).flags
+
+
 def test_a_model_without_rope_is_refused() -> None:
     with pytest.raises(UsageError, match="GPT2LMHeadModel has no rotary"):
         ship("hf", configuration("gpt2"), "yarn", length=4096)
