@@ -152,3 +152,11 @@ def test_the_proof_sees_a_wrong_configuration() -> None:
         bad = {**good, "rope_parameters": {**good["rope_parameters"], **change}}
         with pytest.raises(UsageError, match=f"reads the configuration of this llama differently: .*{said}"):
             prove_export(of, extended, type(made)(config=bad))
+
+
+@pytest.mark.parametrize("engine", ["hf", "hf-v4"])
+def test_an_original_window_at_the_top_is_told_too(engine: str) -> None:
+    """Phi-3's own, 4096 unless told, outranks the one among the rope parameters."""
+    factors = (1.0, 1.5) * 8
+    made = ship(engine, configuration("phi3"), "longrope", short_factor=factors, long_factor=factors).config or {}
+    assert made["original_max_position_embeddings"] == 256
