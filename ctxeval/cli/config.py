@@ -36,7 +36,7 @@ def read_config_file(path: Path, known: Set[str]) -> dict[str, Any]:
             names = {parameter: flag for flag, parameter in _FLAGS.items()}
             raise unknown(f"option in {path}", str(name), [names.get(one, one.replace("_", "-")) for one in known])
         if parameter in _REPEATED and value is not None:
-            pairs = [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else value
+            pairs: Any = [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else value
             values[parameter] = pairs if isinstance(pairs, list) else [str(pairs)]
         elif value is not None:
             # The comma at the end keeps a list of one a list: `depths: [50]` is one depth, `depths: 50` a count.

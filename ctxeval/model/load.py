@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctxeval.errors import RunError, UsageError
 from ctxeval.model.gguf import no_gguf_bar, quantization
+from ctxeval.model.gguf_rope import check_applied
 from ctxeval.model.placement import Dtype, choose_device, choose_dtype
 from ctxeval.model.source import Kind, Source, quiet, read_config, read_tokenizer, reason, resolve_source
 from ctxeval.spec import ModelSpec
@@ -144,6 +145,8 @@ def _load_weights(
             "transformers would fill them with random numbers: is the checkpoint complete, and a causal one?",
         )
     model.requires_grad_(False)
+    if source.gguf_path is not None:
+        check_applied(model, source.gguf_path)
     return model
 
 

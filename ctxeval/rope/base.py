@@ -89,7 +89,7 @@ def native_at(site: Site, state: SiteState, length: int) -> Tensor:
             "transformers has no such kind",
         )
     config, layer = site.module.config, {"layer_type": site.prefix} if site.prefix else {}
-    table, _ = ROPE_INIT_FUNCTIONS[kind](config, seq_len=length, **layer)  # type: ignore[arg-type]
+    table, _ = ROPE_INIT_FUNCTIONS[kind](config, seq_len=length, **layer)
     return table.to(state.inv_freq.device, torch.float32)
 
 

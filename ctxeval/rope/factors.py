@@ -31,7 +31,9 @@ def read_factors(path: Path) -> dict[str, tuple[float, ...]]:
         raise UsageError(f"cannot read the RoPE factors {path}: {said}", "give a JSON or YAML file") from None
     if isinstance(data, Mapping):
         data = next((data[key] for key in ("rope_scaling", "rope_parameters") if key in data), data)
-    lists = {name: data.get(name) for name in NAMES} if isinstance(data, Mapping) else dict.fromkeys(NAMES, data)
+    lists: dict[str, Any] = (
+        {name: data.get(name) for name in NAMES} if isinstance(data, Mapping) else dict.fromkeys(NAMES, data)
+    )
     try:
         validate_options("longrope", lists)
     except UsageError as error:

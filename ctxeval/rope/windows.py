@@ -13,6 +13,8 @@ from ctxeval.rope.options import validate_window
 #: Where configurations keep the window, in the order they are asked.
 WINDOW_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
 ORIGINAL_KEY = "original_max_position_embeddings"
+#: Attribute of a configuration made from a GGUF file with RoPE scaling: key → the file's own name for it.
+GGUF_KEYS = "gguf_keys"
 
 
 @dataclass(frozen=True)
@@ -92,8 +94,9 @@ def rope_parameters(config: Any, layer_type: str = "") -> Mapping[str, Any]:
 
 def checkpoint_scaling(config: Any) -> str:
     """Name the scaling that a checkpoint is configured with (`llama3`, `yarn`, `longrope` …), "" for plain RoPE."""
-    rope = rope_parameters(text_config(config))
-    return "" if is_plain(rope) else _kind(rope)
+    text = text_config(config)
+    rope = rope_parameters(text)
+    return "" if is_plain(rope) else _gguf_name(text, "rope_type") or _kind(rope)
 
 
 def is_plain(rope: Mapping[str, Any]) -> bool:
@@ -113,7 +116,7 @@ def checkpoint_factors(config: Any) -> dict[str, tuple[float, ...]]:
 def native_varies(config: Any) -> bool:
     """Tell whether the checkpoint's own frequencies depend on the length that it reads: dynamic NTK and LongRoPE."""
     factors = checkpoint_factors(config)
-    kind = checkpoint_scaling(config)
+    kind = _kind(rope_parameters(text_config(config)))
     return "dynamic" in kind or (kind == "longrope" and len(set(factors.values())) != 1)
 
 
@@ -121,17 +124,24 @@ def _kind(rope: Mapping[str, Any]) -> str:
     return str(rope.get("rope_type", rope.get("type", "default")))
 
 
+def _gguf_name(config: Any, key: str) -> str:
+    return str(getattr(config, GGUF_KEYS, {}).get(key, ""))
+
+
 def _read_original(config: Any, rope: Mapping[str, Any]) -> tuple[int | None, str]:
+    name = _gguf_name(config, ORIGINAL_KEY)
     top = getattr(config, ORIGINAL_KEY, None)
     if isinstance(top, int):
-        return top, ORIGINAL_KEY
+        return top, name or ORIGINAL_KEY
     inner = rope.get(ORIGINAL_KEY)
-    return (int(inner), f"rope_parameters.{ORIGINAL_KEY}") if isinstance(inner, int | float) else (None, "")
+    if not isinstance(inner, int | float):
+        return None, ""
+    return int(inner), name or f"rope_parameters.{ORIGINAL_KEY}"
 
 
 def _read_configured(config: Any) -> tuple[int | None, str]:
     for key in WINDOW_KEYS:
         value = getattr(config, key, None)
         if isinstance(value, int) and value > 0:
-            return value, key
+            return value, _gguf_name(config, key) or key
     return None, ""
