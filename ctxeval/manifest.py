@@ -114,6 +114,8 @@ def identity(
         "stride": spec.stride,
         "chat": spec.chat,
         "chunk": spec.chunk,
+        # Only where chosen, so that a run without them is the same as it was before they could be.
+        **({"layer_types": sorted(spec.layer_types)} if spec.layer_types is not None else {}),
         # Left out where it is not used, so that runs from before it existed can be resumed.
         **({"from_scratch": True, "pretrain_window": resolved.pretrain_window} if spec.from_scratch else {}),
     }

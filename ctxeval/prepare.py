@@ -8,12 +8,16 @@ from typing import Any
 from ctxeval.engine.agenda import Agenda
 from ctxeval.engine.budget import Geometry
 from ctxeval.errors import UsageError
+from ctxeval.model.geometry import read_geometry
 from ctxeval.model.load import read_config, read_tokenizer
+from ctxeval.model.positions import check_positions, read_positions
+from ctxeval.model.skeleton import skeleton
 from ctxeval.probes.needle import NeedleGrid, NeedleProbe
 from ctxeval.probes.perplexity import PerplexityProbe
 from ctxeval.probes.task import load_task
 from ctxeval.resolve import Resolved, resolve
 from ctxeval.rope.factors import NAMES, with_factors
+from ctxeval.rope.sites import has_sites
 from ctxeval.rope.windows import Windows, checkpoint_scaling, native_varies, read_windows
 from ctxeval.spec import RunSpec, ScalingSpec
 from ctxeval.text.assemble import Frame
@@ -31,6 +35,7 @@ class Prepared:
     corpus: Corpus
     agenda: Agenda
     geometry: Geometry
+    positions: str | None = None
     checkpoint_scaling: str = ""
 
     @property
@@ -42,7 +47,9 @@ class Prepared:
         """Say what was resolved from defaults, a line each."""
         resolved, windows = self.resolved, self.windows
         scalings = ", ".join(f"{one.label} ×{one.factor:g}" for one in resolved.scalings)
+        plain = [f"positions: {self.positions}"] if self.positions else []
         return [
+            *plain,
             f"native window {windows.native:,} ({windows.native_source}), "
             f"pretrain window {windows.pretrain:,} ({windows.pretrain_source})",
             f"scalings {scalings}",
@@ -92,7 +99,14 @@ def prepare(spec: RunSpec) -> Prepared:
         UsageError: anything wrong with the options, the model's configuration, or the text.
     """
     config = read_config(spec.model)
-    windows, resolved = resolve_on(spec, config)
+    model = skeleton(spec.model, config)
+    without_rope = None if model is None or has_sites(model) else model
+    if without_rope is not None:
+        check_positions(without_rope, spec.scales, longest=0)
+    windows, scaling, resolved = resolve_scalings(spec, config)
+    if without_rope is not None:
+        check_positions(without_rope, spec.scales, max(resolved.all_lengths))
+    positions = None if without_rope is None else read_positions(without_rope).text
     tokenizer = read_tokenizer(spec.model)
     corpus = load_corpus(spec.corpus)
     documents = cut_documents(corpus, tokenizer, count=spec.documents, length=max(resolved.all_lengths), seed=spec.seed)
@@ -106,22 +120,28 @@ def prepare(spec: RunSpec) -> Prepared:
     if "perplexity" in spec.probes:
         perplexity = PerplexityProbe(Frame(tokenizer), resolved.all_lengths, windows.native, spec.protocol, spec.stride)
     agenda = Agenda(spec, resolved, documents, needle, perplexity)
-    return Prepared(spec, resolved, windows, corpus, agenda, read_geometry(config), checkpoint_scaling(config))
+    geometry = read_geometry(config, model)
+    return Prepared(spec, resolved, windows, corpus, agenda, geometry, positions, scaling)
 
 
-def resolve_on(spec: RunSpec, config: Any) -> tuple[Windows, Resolved]:
-    """Read a configuration's windows, and resolve a spec with them and with what else a checkpoint brings.
+def resolve_scalings(spec: RunSpec, config: Any) -> tuple[Windows, str, Resolved]:
+    """Read a model's windows and the scaling it already has ("" for none), and resolve the grid and the scalings.
 
     Raises:
-        UsageError: no window, or a spec that does not go with them.
+        UsageError: what is asked for cannot be done to such a model.
     """
     windows = read_windows(config, spec.native_window, spec.pretrain_window)
     scaling = checkpoint_scaling(config)
     if spec.from_scratch and scaling and spec.pretrain_window is None:
         _check_pretrain_window(windows, scaling)
-    factors = _factors(spec, config)
-    varies = native_varies(config)
-    return windows, resolve(spec, windows.native, windows.pretrain, native_varies=varies, factors=factors)
+    resolved = resolve(
+        spec,
+        windows.native,
+        windows.pretrain,
+        native_varies=native_varies(config),
+        factors=_factors(spec, config),
+    )
+    return windows, scaling, resolved
 
 
 def _factors(spec: RunSpec, config: Any) -> dict[str, Any]:
@@ -155,30 +175,4 @@ def _check_room(needle: NeedleProbe, resolved: Resolved) -> None:
         f"{why}: raise --lengths"
         if shortest in resolved.lengths
         else f"{why}, and half the native window is always measured: this model's is too short for {needle.task.name}",
-    )
-
-
-def read_geometry(config: Any) -> Geometry:
-    """Read from a configuration the sizes that the cost depends on, for a decoder with gated MLPs.
-
-    Mixture-of-experts models are counted with all their experts: an upper bound.
-    """
-    text = config.get_text_config(decoder=True)
-    heads = text.num_attention_heads
-    kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
-    layers, hidden = text.num_hidden_layers, text.hidden_size
-    attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
-    mlp = 3 * hidden * (getattr(text, "intermediate_size", None) or 4 * hidden)
-    dense = layers * (attention + mlp)
-    embeddings = text.vocab_size * hidden * (1 if getattr(text, "tie_word_embeddings", False) else 2)
-    return Geometry(
-        dense_parameters=dense,
-        layers=layers,
-        query_width=heads * head_dim,
-        kv_width=kv_heads * head_dim,
-        hidden_size=hidden,
-        vocabulary=text.vocab_size,
-        weight_bytes=2 * (dense + embeddings),
-        bytes_per_value=2,
     )

@@ -11,14 +11,16 @@ from ctxeval.errors import RunError
 from ctxeval.folder import default_folder, earlier_manifest, reserved
 from ctxeval.manifest import begin_session, describe_model, identity, manifest, now, update_session
 from ctxeval.model.calibrate import calibrate
+from ctxeval.model.geometry import read_geometry
 from ctxeval.model.head import widen_head
 from ctxeval.model.load import load_model
 from ctxeval.model.placement import choose_device, choose_dtype, choose_threads
 from ctxeval.model.reader import choose_attention
+from ctxeval.model.reading import choose_reading
 from ctxeval.prepare import Prepared, prepare
 from ctxeval.report.artifacts import write_artifacts
 from ctxeval.results.store import Run, RunStore, load_run
-from ctxeval.session import Observer, Session, measured_geometry
+from ctxeval.session import Observer, Session
 from ctxeval.spec import RunSpec
 
 
@@ -65,9 +67,14 @@ def _load(prepared: Prepared, observer: Observer) -> tuple[Session, dict[str, An
     spec = prepared.spec
     loaded = load_model(spec.model)
     choose_threads(loaded)
-    path = choose_attention(loaded.model, spec.model.attn_implementation)
+    reading = choose_reading(loaded.model, prepared.longest, spec.chunk)
+    path = loaded.attn_implementation
+    if not reading.whole:
+        path = choose_attention(loaded.model, spec.model.attn_implementation)
     head = "fp32" if widen_head(loaded.model) else loaded.dtype
     described = describe_model(loaded, path) | {"head": head}
+    if reading.note:
+        described["reading"] = reading.note
     name = f"{loaded.name} ({loaded.quantization})" if loaded.quantization else loaded.name
     observer.say(
         f"model {name}, {loaded.n_parameters / 1e6:,.1f} M parameters, "
@@ -81,7 +88,8 @@ def _load(prepared: Prepared, observer: Observer) -> tuple[Session, dict[str, An
         corpus={"name": prepared.corpus.name, "sha256": prepared.corpus.sha256},
         task={"name": spec.task, "sha256": task.sha256 if task else None},
     )
-    session = Session(prepared, loaded, measured_geometry(prepared.geometry, loaded), who, observer)
+    size = next(loaded.model.parameters()).element_size()
+    session = Session(prepared, loaded, read_geometry(loaded.config, loaded.model, size), who, observer, reading)
     cost, _ = session.count(set())
     record = manifest(
         spec,
@@ -100,7 +108,7 @@ def _measure(session: Session, folder: Path, record: dict[str, Any], earlier: di
     Raises:
         RunError: also where the model read other tokens than were planned.
     """
-    chunk, longest, observer = session.prepared.spec.chunk, session.prepared.longest, session.observer
+    longest, observer = session.prepared.longest, session.observer
     with RunStore.resume(folder, record) if earlier else RunStore.create(folder, record) as store:
         record = earlier or record
         session.earlier_proofs = dict(record.get("proofs", {}))
@@ -111,10 +119,11 @@ def _measure(session: Session, folder: Path, record: dict[str, Any], earlier: di
             update_session(record, forwarded_tokens=session.forwarded, proofs=session.proofs, ended=ended)
             store.write_manifest(record)
 
-        speed = calibrate(session.reader, session.geometry, chunk, longest)
+        speed = calibrate(session.reader, session.geometry, session.chunk, longest)
         if earlier:
             observer.say(f"{len(store.ids)} rows are there already")
-        observer.say(describe(left, session.geometry, longest, speed.seconds(left)))
+        line = describe(left, session.geometry, longest, speed.seconds(left))
+        observer.say(f"{line}; {session.reading.note}" if session.reading.note else line)
         observer.begin(speed.seconds(left))
         try:
             session.measure(store, speed, note)

@@ -15,7 +15,9 @@ from ctxeval.engine.execute import execute
 from ctxeval.engine.plan import forwarded_tokens, prune
 from ctxeval.errors import RunError
 from ctxeval.model.load import LanguageModel
+from ctxeval.model.positions import check_positions, make_room, read_positions
 from ctxeval.model.reader import Reader
+from ctxeval.model.reading import Reading
 from ctxeval.model.scores import TokenScores
 from ctxeval.model.source import reason as reason_of
 from ctxeval.prepare import Prepared
@@ -23,6 +25,7 @@ from ctxeval.probes.perplexity import BASELINE
 from ctxeval.results.schema import Cell, PerplexityCell
 from ctxeval.results.store import RunStore, load_run
 from ctxeval.rope.patch import RopePatch
+from ctxeval.rope.sites import has_sites
 from ctxeval.rope.verify import prove
 
 
@@ -54,10 +57,17 @@ class Session:
     geometry: Geometry
     identity: dict[str, Any]
     observer: Observer
+    reading: Reading
 
     def __post_init__(self) -> None:
-        self.patch = RopePatch(self.language_model.model)
-        self.reader = Reader(self.language_model.model, self.prepared.longest + 1)
+        model = self.language_model.model
+        self.patch = RopePatch(model, self.prepared.spec.layer_types) if has_sites(model) else None
+        if self.patch is None:
+            # `prepare` has done so already, unless the model's code cannot be built without its weights.
+            check_positions(model, self.prepared.spec.scales, self.prepared.longest)
+            make_room(model, self.prepared.longest)
+        self.reader = Reader(model, self.prepared.longest + 1, whole=self.reading.whole)
+        self.chunk = self.reader.capacity if self.reading.whole else self.prepared.spec.chunk
         self.proofs: dict[str, Any] = {}
         self.earlier_proofs: Mapping[str, Any] = {}
         self.forwarded = self.given_up = 0
@@ -68,11 +78,11 @@ class Session:
         """Return the cost of the whole run, and of what is left where the cells in `done` are there already."""
         whole = left = Cost()
         for unit in self.prepared.agenda.units():
-            prompts, roots, ranges = unit.tree(share=self.reader.can_rewind)
-            whole += tree_cost(self.geometry, roots, prompts, self.prepared.spec.chunk)
+            prompts, roots, ranges = unit.tree(share=not self.reading.whole)
+            whole += tree_cost(self.geometry, roots, prompts, self.chunk)
             wanted = self._wanted(unit, ranges, done)
             if wanted:
-                left += tree_cost(self.geometry, prune(roots, wanted), prompts, self.prepared.spec.chunk)
+                left += tree_cost(self.geometry, prune(roots, wanted), prompts, self.chunk)
         return whole, left
 
     def measure(self, store: RunStore, speed: Speed, proved: Callable[[], None] = lambda: None) -> None:
@@ -115,12 +125,20 @@ class Session:
         scaling, window = unit.scaling, self.prepared.resolved.window(unit.scaling)
         if self._applied == unit.setting:
             return False
+        if self.patch is None:
+            self._applied = unit.setting
+            self.proofs[unit.setting] = {
+                "method": scaling.method,
+                "positions": read_positions(self.language_model.model).text,
+            }
+            return True
         self.patch.apply(
             scaling.method,
             factor=scaling.factor,
             native_window=window,
             from_scratch=scaling.from_scratch,
             context_length=unit.frozen_length,
+            target_length=self.prepared.longest,
             **scaling.options,
         )
         self._applied = unit.setting
@@ -140,8 +158,7 @@ class Session:
         return False
 
     def _measure_unit(self, unit: Unit, cells: list[Cell], done: set[str], speed: Speed) -> Iterator[Cell]:
-        chunk = self.prepared.spec.chunk
-        prompts, roots, ranges = unit.tree(share=self.reader.can_rewind)
+        prompts, roots, ranges = unit.tree(share=not self.reading.whole)
         roots = prune(roots, self._wanted(unit, ranges, done))
         owner = {index: row for row, (start, stop) in enumerate(ranges) for index in range(start, stop)}
         scores: dict[int, dict[int, TokenScores]] = {row: {} for row in range(len(cells))}
@@ -149,7 +166,7 @@ class Session:
         began, planned = time.perf_counter(), self.forwarded + forwarded_tokens(roots)
         self.reader.restart()
         try:
-            for index, score in execute(self.reader, prompts, roots, chunk, self._advance(speed)):
+            for index, score in execute(self.reader, prompts, roots, self.chunk, self._advance(speed)):
                 row = owner[index]
                 scores[row][index] = score
                 start, stop = ranges[row]
@@ -196,11 +213,3 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
         words in said for words in ("out of memory", "can't allocate memory", "not enough memory")
     )
-
-
-def measured_geometry(geometry: Geometry, language_model: LanguageModel) -> Geometry:
-    """Replace what the configuration only suggests by the loaded model's own sizes."""
-    model = language_model.model
-    weight_bytes = sum(one.numel() * one.element_size() for one in model.parameters())
-    size = next(model.parameters()).element_size()
-    return replace(geometry, weight_bytes=weight_bytes, bytes_per_value=size)

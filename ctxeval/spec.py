@@ -98,6 +98,7 @@ class RunSpec:
     native_window: int | None = None
     scaling_options: Mapping[str, Any] = field(default_factory=dict)
     chunk: int = 1024
+    layer_types: tuple[str, ...] | None = None
     pretrain_window: int | None = None
     from_scratch: bool = False
 
@@ -118,6 +119,8 @@ class RunSpec:
             for one in given:
                 if one not in known:
                     raise unknown(kind, one, known)
+        if self.layer_types is not None and not self.layer_types:
+            raise UsageError("no layer types", "give at least one, or `all`")
         if self.lengths is not None and not self.lengths:
             raise UsageError("no lengths in the grid", "give at least one, or None for the default grid")
         for depth in self.depths:
@@ -218,6 +221,11 @@ def parse_methods(text: str | Iterable[str]) -> tuple[str, ...]:
     if not methods:
         raise UsageError(f"no scaling in {text!r}", f"choose from {', '.join(METHODS)}")
     return tuple(methods)
+
+
+def parse_names(text: str | None) -> tuple[str, ...] | None:
+    """Read a comma list of names; order is kept, repeats are dropped. None stays None."""
+    return None if text is None else tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 def default_lengths(native_window: int, target: int) -> tuple[int, ...]:

@@ -15,6 +15,8 @@ from ctxeval.cli import signals
 from ctxeval.cli.export import export
 from ctxeval.cli.gate import gate
 from ctxeval.cli.rope import rope
+from ctxeval.cli.verify import OPTIONS as VERIFY
+from ctxeval.cli.verify import verify
 from ctxeval.errors import UsageError, unknown
 from ctxeval.spec import (
     DTYPES,
@@ -25,6 +27,7 @@ from ctxeval.spec import (
     parse_length,
     parse_lengths,
     parse_methods,
+    parse_names,
 )
 
 LLAMA = "meta-llama/Llama-2-7b-hf"
@@ -50,6 +53,7 @@ def register(app: typer.Typer) -> None:
         ("gate", gate, "ctxeval gate results/RUN --policy tasks/gates/ship.yaml"),
         ("rope", rope, f"ctxeval rope -m {LLAMA} --scale pi,ntk,yarn --len 32k"),
         ("export", export, f"ctxeval export -m {LLAMA} --scale yarn --len 32k --for vllm"),
+        ("verify", opt.with_options(verify, *VERIFY), f"ctxeval verify -m {LLAMA} --scale yarn --len 32k"),
         ("tasks", tasks, "ctxeval tasks needle"),
     ):
         app.command(name, epilog=f"Example: `{example}`")(function)
@@ -151,6 +155,7 @@ def _spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
         scales=parse_methods(values["scale"]),
         length=parse_length(values["length"]) if values["length"] else None,
         lengths=parse_lengths(values["lengths"]) if values["lengths"] else None,
+        layer_types=parse_names(values["layer_types"]),
         depths=parse_depths(values.get("depths", "9")),
         probes=probes,
         scaling_options=opt.scaling_options(values),

@@ -137,6 +137,14 @@ TruncateOpt = Annotated[
         "--truncate/--no-truncate", rich_help_panel=ROPE, help="yarn, ntk-parts: round the ramp's ends to whole pairs."
     ),
 ]
+LayerTypesOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--layer-types",
+        rich_help_panel=ROPE,
+        help="Which layers are scaled, where types differ: all, or a comma list; default: the global ones.",
+    ),
+]
 LengthsOpt = Annotated[
     str | None,
     typer.Option(
@@ -256,6 +264,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "beta_fast": (BetaFastOpt, None),
     "beta_slow": (BetaSlowOpt, None),
     "truncate": (TruncateOpt, None),
+    "layer_types": (LayerTypesOpt, None),
     "lengths": (LengthsOpt, None),
     "depths": (DepthsOpt, "9"),
     "documents": (DocsOpt, 16),

@@ -7,11 +7,11 @@ from typing import Any
 
 from ctxeval.cli import options as opt
 from ctxeval.errors import UsageError
-from ctxeval.spec import ModelSpec, RunSpec, parse_length, parse_methods
+from ctxeval.spec import ModelSpec, RunSpec, parse_length, parse_methods, parse_names
 
 #: Names of options, as in `ctxeval.cli.options.OPTIONS`.
 WINDOWS = ("native_window", "pretrain_window", "from_scratch")
-SCALING = ("scale", "length", "factor", *WINDOWS, "rope_option", "rope_factors", *opt.ROPE_FLAGS)
+SCALING = ("scale", "length", "factor", *WINDOWS, "rope_option", "rope_factors", *opt.ROPE_FLAGS, "layer_types")
 MODEL = ("model", "revision", "trust_remote_code")
 
 
@@ -29,5 +29,6 @@ def scaling_spec(values: Mapping[str, Any]) -> RunSpec:
         length=parse_length(values["length"]) if values["length"] else None,
         factor=values["factor"],
         scaling_options=opt.scaling_options(values),
+        layer_types=parse_names(values["layer_types"]),
         **{name: values[name] for name in WINDOWS},
     )

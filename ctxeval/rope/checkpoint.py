@@ -14,13 +14,13 @@ from ctxeval.export.llama_cpp import ARCHITECTURES
 from ctxeval.export.official import official_parameters, plain_rope
 from ctxeval.model.gguf import read_metadata
 from ctxeval.model.source import read_config, resolve_source
-from ctxeval.prepare import resolve_on
+from ctxeval.prepare import resolve_scalings
 from ctxeval.resolve import Resolved
 from ctxeval.rope.base import Base
-from ctxeval.rope.configured import Table, check_reload, native_tables, skeleton
+from ctxeval.rope.configured import Table, check_reload, native_tables, without_weights
 from ctxeval.rope.patch import Applied, RopePatch
 from ctxeval.rope.scaling import Scaled
-from ctxeval.rope.windows import Windows, text_config
+from ctxeval.rope.windows import GGUF_KEYS, Windows, text_config
 from ctxeval.spec import RunSpec
 
 
@@ -83,8 +83,9 @@ def checkpoint_of(config: Any, spec: RunSpec, *, gguf: Path | None = None) -> tu
     Raises:
         UsageError: as `read_checkpoint`.
     """
-    windows, resolved = resolve_on(spec, config)
-    patch = RopePatch(skeleton(config, trust_remote_code=spec.model.trust_remote_code))
+    windows, _, resolved = resolve_scalings(spec, config)
+    model = without_weights(config, trust_remote_code=spec.model.trust_remote_code)
+    patch = RopePatch(model, spec.layer_types)
     return Checkpoint(config, windows, patch, native_tables(patch.sites), _architecture(config, gguf)), resolved
 
 
@@ -105,7 +106,7 @@ def extension(checkpoint: Checkpoint, resolved: Resolved) -> Extension:
             base, inv_freq = plain_rope(base, inv_freq)
         told[table.layer_type] = official_parameters(scaling, base, inv_freq, window)
     return Extension(
-        config=json.loads(checkpoint.config.to_json_string()),
+        config=_written(checkpoint.config),
         text_key=checkpoint.text_key,
         tables=told,
         method=scaling.method,
@@ -130,6 +131,14 @@ def prove_export(checkpoint: Checkpoint, told: Extension, made: Export) -> None:
         for name, one in told.tables.items()
     }
     check_reload(checkpoint.config, made.config or {}, wanted, checkpoint.tables)
+
+
+def _written(config: Any) -> dict[str, Any]:
+    """Return a configuration as config.json has it, without what ctxeval notes about GGUF files in it."""
+    data: dict[str, Any] = json.loads(config.to_json_string())
+    for part in (data, *(value for value in data.values() if isinstance(value, dict))):
+        part.pop(GGUF_KEYS, None)
+    return data
 
 
 def _architecture(config: Any, gguf: Path | None) -> str | None:

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ctxeval.errors import UsageError
+from ctxeval.model.skeleton import skeleton
 from ctxeval.model.source import quiet, reason
 from ctxeval.rope.scaling import Scaled
 from ctxeval.rope.sites import Site, find_sites
+from ctxeval.spec import ModelSpec
 
 #: Relative, between what is wanted in fp64 and what transformers computes in fp32.
 TOLERANCE = 2e-6
@@ -49,23 +51,18 @@ def native_tables(sites: Iterable[Site]) -> tuple[Table, ...]:
     return tuple(tables.values())
 
 
-def skeleton(config: Any, *, trust_remote_code: bool = False) -> nn.Module:
-    """Build a model whose weights take no memory (torch's meta device) and whose rotary tables are real: in seconds.
+def without_weights(config: Any, *, trust_remote_code: bool = False) -> nn.Module:
+    """Build a model whose weights take no memory and whose rotary tables are real: in seconds, whatever its size.
 
     transformers loads checkpoints in the same way: tables are no part of them and are computed by `_init_weights`.
 
     Raises:
-        UsageError: transformers cannot build it, or leaves a table uncomputed.
+        UsageError: transformers cannot build it so, or leaves a table uncomputed; no rotary tables.
     """
-    kind = getattr(config, "model_type", type(config).__name__)
-    try:
-        with quiet(), torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(
-                copy.deepcopy(config), trust_remote_code=trust_remote_code
-            )
-        _compute_tables(model, model)
-    except Exception as error:  # whatever a model's own code trips over
-        raise UsageError(f"cannot build a {kind} model from its configuration: {reason(error)}", BY_HAND) from error
+    model = skeleton(ModelSpec("", trust_remote_code=trust_remote_code), config)
+    if not isinstance(model, PreTrainedModel):
+        raise UsageError(f"the code of this {_kind(config)} does not run without weights", BY_HAND)
+    _compute_tables(model, model)
     for site in find_sites(model):
         _check_computed(site)
     return model
@@ -83,17 +80,21 @@ def check_reload(config: Any, data: Mapping[str, Any], wanted: Mapping[str, Scal
     Raises:
         UsageError: they come out differently, or the configuration's class refuses `data`.
     """
-    kind = getattr(config, "model_type", type(config).__name__)
+    kind = _kind(config)
     try:
         with quiet():
             read = type(config).from_dict(copy.deepcopy(dict(data)))
     except Exception as error:  # a configuration's own checks raise what they like
         raise UsageError(f"transformers refuses the configuration of this {kind}: {reason(error)}", BY_HAND) from error
     before = {table.layer_type: table.scaled for table in native}
-    for table in native_tables(find_sites(skeleton(read))):
+    for table in native_tables(find_sites(without_weights(read))):
         trouble = _difference(table.scaled, wanted.get(table.layer_type, before[table.layer_type]))
         if trouble:
             raise UsageError(f"transformers reads the configuration of this {kind} differently: {trouble}", BY_HAND)
+
+
+def _kind(config: Any) -> str:
+    return str(getattr(config, "model_type", type(config).__name__))
 
 
 def _compute_tables(module: nn.Module, owner: PreTrainedModel) -> None:
@@ -112,7 +113,8 @@ def _compute_tables(module: nn.Module, owner: PreTrainedModel) -> None:
 
 
 def _check_computed(site: Site) -> None:
-    if site.inv_freq.is_meta or not torch.isfinite(site.inv_freq).all():
+    held = site.inv_freq if site.table is None else site.table
+    if held.is_meta or not torch.isfinite(held).all():
         raise UsageError(
             f"{site.label} ({type(site.module).__name__}) does not compute its frequencies from a configuration",
             BY_HAND,

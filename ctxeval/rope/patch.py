@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
 from ctxeval.errors import RunError, UsageError
 from ctxeval.rope.base import Base, base_of, varies
@@ -17,25 +16,15 @@ from ctxeval.rope.factors import with_factors
 from ctxeval.rope.frequencies import Scaled
 from ctxeval.rope.options import validate_options
 from ctxeval.rope.scaling import scale_frequencies
-from ctxeval.rope.sites import Site, find_sites
-from ctxeval.rope.snapshot import SiteState, capture, in_fp32, put_back
+from ctxeval.rope.setting import Applied
+from ctxeval.rope.sites import Site, find_sites, unwrap
+from ctxeval.rope.snapshot import PatchState, SiteState, capture, in_fp32, put_back
+from ctxeval.rope.softmax import find_softmax_scales, native_temperature, with_mscale, yarn_temperature
 from ctxeval.rope.windows import read_windows, rope_parameters, text_config
 from ctxeval.spec import parse_method
 
 #: Set on a rotary module while its table is not the native one: a second patch would take it for native.
 MARK = "_ctxeval_scaled"
-
-
-@dataclass(frozen=True)
-class Applied:
-    """What a patch was last asked for; `native_window` in tokens, None only under `none`. See `RopePatch.apply`."""
-
-    method: str = "none"
-    factor: float = 1.0
-    native_window: int | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    from_scratch: bool = False
-    context_length: int | None = None
 
 
 class RopePatch:
@@ -48,18 +37,24 @@ class RopePatch:
         model: the transformers model.
         sites: its rotary tables; of those, `site.extended` are scaled.
         native: the state of each site as found, with tables in fp32. The base of every scaling.
+        softmax: the softmax scales that hold a part of YaRN's temperature (MLA with `mscale_all_dim`), mostly none.
+        native_softmax: their values as found.
         applied: what is in force.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, layer_types: Collection[str] | None = None) -> None:
         """Find the tables of `model` (a transformers model, or an object whose `.model` is one) and copy them.
 
+        Args:
+            model: as above.
+            layer_types: the layer types that are scaled, or `all`; by default the global ones.
+
         Raises:
-            UsageError: the model has no rotary tables.
+            UsageError: the model has no rotary tables, or none for such a layer type.
             RunError: a table was cast from fp32 and cannot be recomputed, or the model is patched already.
         """
         self.model = unwrap(model)
-        self.sites: tuple[Site, ...] = find_sites(self.model)
+        self.sites: tuple[Site, ...] = find_sites(self.model, layer_types)
         for site in self.sites:
             if hasattr(site.module, MARK):
                 raise RunError(
@@ -67,6 +62,9 @@ class RopePatch:
                 )
         self._found = tuple(capture(site) for site in self.sites)
         self.native: tuple[SiteState, ...] = tuple(map(in_fp32, self.sites, self._found))
+        self._parameters = rope_parameters(text_config(self.model.config))
+        self.softmax = find_softmax_scales(self.model, self._parameters)
+        self.native_softmax: tuple[float, ...] = tuple(one.value for one in self.softmax)
         self.applied = Applied()
 
     def apply(
@@ -77,6 +75,7 @@ class RopePatch:
         native_window: int | None = None,
         from_scratch: bool = False,
         context_length: int | None = None,
+        target_length: int | None = None,
         **options: Any,
     ) -> None:
         """Bring the model to one setting, whatever was in force before.
@@ -91,6 +90,8 @@ class RopePatch:
             context_length: tokens that frequencies are frozen for, where they depend on it: those of the method (by
                 default the target, L * factor) or, under `none`, the checkpoint's own (by default they are left to
                 change while the model reads).
+            target_length: the longest context that will be read, in tokens, where it is more than factor * L. Models
+                that look sin and cos up get a table of that many rows.
             **options: of the method, see `ctxeval.rope.options.OPTIONS`.
 
         Raises:
@@ -101,8 +102,9 @@ class RopePatch:
         if method != "none" and native_window is None:
             raise UsageError(f"scaling {method} without a native window", "give --native-window")
         wanted = self.intended(asked)
+        rows = max(math.ceil(factor * (native_window or 0)), target_length or 0, context_length or 0)
         self._put(self.native)
-        self._write(asked, wanted)
+        self._write(asked, wanted, rows)
         self.applied = asked
 
     def intended(self, asked: Applied) -> tuple[Scaled, ...]:
@@ -124,7 +126,8 @@ class RopePatch:
                     context_length=asked.context_length,
                     **asked.options,
                 )
-                self._refuse_softmax_scaling(asked, scaled.attention_factor)
+                if self._parameters.get("mscale_all_dim"):
+                    scaled = with_mscale(asked, scaled, self._parameters, self.softmax)
             result.append(Scaled(scaled.inv_freq, scaled.attention_factor * base.attention_factor))
         return tuple(result)
 
@@ -139,6 +142,13 @@ class RopePatch:
             for site, state in zip(self.sites, self.native, strict=True)
         )
 
+    def intended_softmax(self, asked: Applied) -> tuple[float, ...]:
+        """Compute what each softmax scale should be. Changes nothing."""
+        ratio = 1 / native_temperature(self._parameters).softmax if asked.from_scratch else 1.0
+        if self.softmax and asked.method == "yarn":
+            ratio *= yarn_temperature(asked.factor, self._parameters).softmax
+        return tuple(native * ratio for native in self.native_softmax)
+
     def restore(self) -> None:
         """Put every table and attribute back as found, bit for bit, cast tables included."""
         self._put(self._found)
@@ -151,44 +161,46 @@ class RopePatch:
             table = site.inv_freq.detach().cpu()
             digest.update(f"{site.label} {table.dtype} {site.attention_scaling!r}\n".encode())
             digest.update(table.double().numpy().tobytes())
+        for scale in self.softmax:
+            digest.update(f"{scale.name} softmax {scale.value!r}\n".encode())
         return digest.hexdigest()
 
+    def state(self) -> PatchState:
+        """Copy what is in force, whoever put it there."""
+        return PatchState(tuple(map(capture, self.sites)), tuple(scale.value for scale in self.softmax))
+
+    def set_state(self, state: PatchState) -> None:
+        """Put back what `state` returned. What `applied` says is not changed."""
+        for site, one in zip(self.sites, state.sites, strict=True):
+            put_back(site, one)
+        for scale, value in zip(self.softmax, state.softmax, strict=True):
+            scale.write(value)
+
+    def set_native(self) -> None:
+        """Put the native state in force for a comparison. What `applied` says is not changed."""
+        self.set_state(PatchState(self.native, self.native_softmax))
+
     def _put(self, states: tuple[SiteState, ...]) -> None:
-        for site, state in zip(self.sites, states, strict=True):
-            put_back(site, state)
+        self.set_state(PatchState(states, self.native_softmax))
+        for site in self.sites:
             if hasattr(site.module, MARK):
                 delattr(site.module, MARK)
 
-    def _write(self, asked: Applied, wanted: tuple[Scaled, ...]) -> None:
+    def _write(self, asked: Applied, wanted: tuple[Scaled, ...], rows: int) -> None:
         frozen = asked.method != "none" or asked.context_length is not None
         try:
             for site, state, scaled in zip(self.sites, self.native, wanted, strict=True):
                 if site.extended and frozen and (asked.method != "none" or varies(site, state)):
-                    table = torch.from_numpy(scaled.inv_freq).to(site.inv_freq.device, torch.float32)
-                    site.write_inv_freq(table)
-                    site.write_attention_scaling(scaled.attention_factor)
-                    site.freeze()
+                    values = torch.from_numpy(scaled.inv_freq).to(site.inv_freq.device, torch.float32)
+                    site.write(values, scaled.attention_factor, rows)
                     setattr(site.module, MARK, asked.method)
+                else:
+                    site.extend(rows)
         except RunError:
             self.restore()
             raise
-
-    def _refuse_softmax_scaling(self, asked: Applied, temperature: float) -> None:
-        """Refuse a temperature on models whose attention carries a YaRN temperature of its own (MLA)."""
-        if not rope_parameters(text_config(self.model.config)).get("mscale_all_dim"):
-            return
-        if asked.from_scratch:
-            raise UsageError(
-                f"scaling {asked.method} from scratch on a model with mscale_all_dim: its softmax would keep the "
-                "temperature of its own YaRN",
-                "drop --from-scratch",
-            )
-        if temperature != 1.0:
-            raise UsageError(
-                f"scaling {asked.method} on a model with mscale_all_dim: its softmax holds a YaRN temperature already, "
-                "and another on cos and sin would reach the rotated dimensions only",
-                "choose pi, ntk or ntk-parts, or --attention-factor 1",
-            )
+        for scale, value in zip(self.softmax, self.intended_softmax(asked), strict=True):
+            scale.write(value)
 
 
 @contextmanager
@@ -200,6 +212,8 @@ def scaled_rope(
     native_window: int | None = None,
     from_scratch: bool = False,
     context_length: int | None = None,
+    target_length: int | None = None,
+    layer_types: Collection[str] | None = None,
     **options: Any,
 ) -> Iterator[RopePatch]:
     """Scale a model's rotary frequencies inside a `with` block; on leaving, also by an exception, they are restored.
@@ -210,14 +224,15 @@ def scaled_rope(
         factor: target / L.
         native_window: L in tokens; read from the model's configuration when None: the native window, or the pretrain
             window from scratch.
-        from_scratch, context_length: as `RopePatch.apply`.
+        from_scratch, context_length, target_length: as `RopePatch.apply`.
+        layer_types: as `RopePatch`.
         **options: of the method. LongRoPE's factors are read from a checkpoint that has them, if left out.
 
     Raises:
         UsageError, RunError: as `RopePatch` and `RopePatch.apply`; also when the configuration has no window.
     """
     method = parse_method(method)
-    patch = RopePatch(model)
+    patch = RopePatch(model, layer_types)
     if native_window is None and method != "none":
         windows = read_windows(patch.model.config)
         native_window = windows.pretrain if from_scratch else windows.native
@@ -228,21 +243,10 @@ def scaled_rope(
         native_window=native_window,
         from_scratch=from_scratch,
         context_length=context_length,
+        target_length=target_length,
         **options,
     )
     try:
         yield patch
     finally:
         patch.restore()
-
-
-def unwrap(model: Any) -> nn.Module:
-    """Return the transformers model: `model` itself, or its `.model`.
-
-    Raises:
-        UsageError: neither is a torch module with a configuration.
-    """
-    inner = model if isinstance(model, nn.Module) else getattr(model, "model", None)
-    if not isinstance(inner, nn.Module) or not hasattr(inner, "config"):
-        raise UsageError(f"{type(model).__name__} is not a transformers model", "pass what from_pretrained returns")
-    return inner

@@ -141,7 +141,10 @@ def _read_original(config: Any, rope: Mapping[str, Any]) -> tuple[int | None, st
 
 def _read_configured(config: Any) -> tuple[int | None, str]:
     for key in WINDOW_KEYS:
-        value = getattr(config, key, None)
+        try:
+            value = getattr(config, key, None)
+        except NotImplementedError:  # XLNet's way to say that it has none
+            continue
         if isinstance(value, int) and value > 0:
             return value, _gguf_name(config, key) or key
     return None, ""

@@ -57,8 +57,6 @@ def test_towers_are_left_out(llama: Any) -> None:
         ("opt", {"word_embed_proj_dim": 64, "ffn_dim": 128}, "learned table of absolute positions"),
         ("bloom", {}, "ALiBi"),
         ("mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2}, "ALiBi"),
-        ("gptj", {"n_embd": 64, "n_head": 4, "n_layer": 2, "rotary_dim": 8}, "fixed sin/cos table"),
-        ("roformer", {"is_decoder": True}, "fixed sinusoid table"),
         ("mamba", {}, "state-space or recurrent"),
     ],
 )
