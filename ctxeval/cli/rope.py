@@ -79,6 +79,7 @@ def _bare(values: Mapping[str, Any], spec: RunSpec) -> tuple[Geometry, Resolved]
 def _of_model(spec: RunSpec) -> tuple[Geometry, Resolved]:
     from ctxeval.rope.checkpoint import read_checkpoint
     from ctxeval.rope.pairs import Geometry
+    from ctxeval.rope.windows import checkpoint_scaling
 
     checkpoint, resolved = read_checkpoint(spec)
     table, *others = checkpoint.extended
@@ -93,7 +94,9 @@ def _of_model(spec: RunSpec) -> tuple[Geometry, Resolved]:
     window, source = (
         (windows.pretrain, windows.pretrain_source) if spec.from_scratch else (windows.native, windows.native_source)
     )
-    name = f"{spec.model.name_or_path}, {table.label}{' from scratch' if spec.from_scratch else ''}"
+    own = checkpoint_scaling(checkpoint.config)
+    start = " from scratch" if spec.from_scratch else f" as scaled by {own}" if own else ""
+    name = f"{spec.model.name_or_path}, {table.label}{start}"
     return Geometry(name, base.inv_freq, window, source, base.attention_factor), resolved
 
 

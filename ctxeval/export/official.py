@@ -155,7 +155,7 @@ def _refuse(method: str, kind: str) -> None:
     on_top = ", ".join(sorted({one for one, base in _TELL if base == kind}))
     raise UsageError(
         f"scaling {method} on a checkpoint that is scaled already (rope_type {kind}): no configuration says both",
-        f"on {kind}, only {on_top} can be exported" if on_top else f"nothing on top of {kind} can be exported",
+        f"{f'{on_top} can be told on top of {kind}' if on_top else 'nothing can'}; --from-scratch replaces it",
     )
 
 

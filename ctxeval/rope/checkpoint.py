@@ -18,8 +18,9 @@ from ctxeval.prepare import resolve_scalings
 from ctxeval.resolve import Resolved
 from ctxeval.rope.base import Base
 from ctxeval.rope.configured import Table, check_reload, native_tables, without_weights
-from ctxeval.rope.patch import Applied, RopePatch
+from ctxeval.rope.patch import RopePatch
 from ctxeval.rope.scaling import Scaled
+from ctxeval.rope.setting import Applied
 from ctxeval.rope.windows import GGUF_KEYS, Windows, text_config
 from ctxeval.spec import RunSpec
 

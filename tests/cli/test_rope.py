@@ -76,6 +76,7 @@ def test_on_a_scaled_checkpoint(invoke: Invoke, tmp_path: Path) -> None:
     configuration(rope_parameters=dict(YARN), max_position_embeddings=1024).save_pretrained(tmp_path / "yarn")
     line = ("rope", "-m", tmp_path / "yarn", "--scale", "yarn", "--len", "4k", "--format", "json")
     data = json.loads(invoke(*line).out)
+    assert data["geometry"].endswith("model.rotary_emb as scaled by yarn")
     assert (data["native_window"], data["native_attention_factor"]) == (1024, pytest.approx(1.1386, abs=1e-4))
     assert data["scalings"][0]["attention_factor"] == pytest.approx(1.138629436**2)
     assert data["scalings"][0]["pairs"][-1]["inv_freq"] == pytest.approx(10000 ** (-15 / 16) / 4)
