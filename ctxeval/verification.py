@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import torch
 
-from ctxeval.errors import CtxevalError, RunError, UsageError
+from ctxeval.errors import RunError, UsageError
 from ctxeval.model.agreement import cache_agreement
-from ctxeval.model.source import reason
+from ctxeval.model.reading import Reading
 from ctxeval.resolve import Resolved
 from ctxeval.rope.identities import identities
 from ctxeval.rope.logits import first_prompt, logits
@@ -21,8 +21,6 @@ from ctxeval.spec import ScalingSpec
 
 #: Tokens that the caches are compared on, at most: enough for pieces and branches, little enough for seconds.
 CACHE_TOKENS = 256
-#: What modelling code raises on a cache that it was not made for.
-_UNFIT = (TypeError, ValueError, RuntimeError, NotImplementedError, IndexError, KeyError, AttributeError)
 
 Status = Literal["ok", "note", "fail"]
 
@@ -37,12 +35,13 @@ class Check:
     text: str
 
 
-def examine(patch: RopePatch, resolved: Resolved) -> Iterator[Check]:
+def examine(patch: RopePatch, resolved: Resolved, reading: Reading) -> Iterator[Check]:
     """Put each scaling in force in turn, prove it, and yield what was found. The model is left as it was.
 
     Args:
         patch: of a model that is not scaled.
         resolved: the scalings, their windows, and the longest context that is meant.
+        reading: how the unscaled model has to be read; caches are compared where it is read in pieces.
     """
     for site in patch.sites:
         scaled = "scaled" if site.extended else "local, left alone"
@@ -50,18 +49,20 @@ def examine(patch: RopePatch, resolved: Resolved) -> Iterator[Check]:
         yield Check("", "sites", "ok", f"{site.label}: {kind}, {scaled}")
     for scale in patch.softmax:
         yield Check("", "sites", "ok", f"{scale.name}: softmax scale that follows mscale_all_dim")
+    if reading.note:
+        yield Check("", "cache", "note", reading.note)
     prompt = first_prompt(patch.model, resolved.native_window)
     patch.restore()
     found, native = patch.state().sites, logits(patch, prompt)
     for scaling in resolved.scalings:
         try:
-            yield from _under(patch, scaling, resolved)
+            yield from _under(patch, scaling, resolved, reading)
         finally:
             patch.restore()
     yield _restored(patch, found, native, logits(patch, prompt))
 
 
-def _under(patch: RopePatch, scaling: ScalingSpec, resolved: Resolved) -> Iterator[Check]:
+def _under(patch: RopePatch, scaling: ScalingSpec, resolved: Resolved, reading: Reading) -> Iterator[Check]:
     label, window, target = scaling.label, resolved.window(scaling), resolved.target
     try:
         patch.apply(
@@ -81,7 +82,8 @@ def _under(patch: RopePatch, scaling: ScalingSpec, resolved: Resolved) -> Iterat
         yield from _identities(patch, label, target)
     except RunError as error:
         yield Check(label, "patch", "fail", str(error))
-    yield from _cache(patch, label, min(CACHE_TOKENS, resolved.native_window))
+    if not reading.whole:
+        yield from _cache(patch, label, min(CACHE_TOKENS, resolved.native_window))
 
 
 def _proved(label: str, proof: Proof) -> Iterator[Check]:
@@ -115,13 +117,7 @@ def _identities(patch: RopePatch, label: str, target: int) -> Iterator[Check]:
 
 
 def _cache(patch: RopePatch, label: str, tokens: int) -> Iterator[Check]:
-    try:
-        found = cache_agreement(patch.model, tokens)
-    except CtxevalError:
-        raise
-    except _UNFIT as error:
-        yield Check(label, "cache", "note", f"the model takes no cache ({reason(error)}): prompts are read whole")
-        return
+    found = cache_agreement(patch.model, tokens)
     for name, text, off in (
         ("chunked", "a prompt in pieces against one pass", found.chunked),
         ("fork", "a second ending behind a shared prefix against a cold run", found.forked),

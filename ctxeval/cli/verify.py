@@ -52,6 +52,7 @@ def verify(context: typer.Context, **values: Any) -> None:
     from ctxeval.model.load import load_model, read_config
     from ctxeval.model.placement import choose_threads
     from ctxeval.model.reader import choose_attention
+    from ctxeval.model.reading import choose_reading
     from ctxeval.prepare import resolve_scalings
     from ctxeval.rope.patch import RopePatch
     from ctxeval.verification import examine
@@ -60,7 +61,10 @@ def verify(context: typer.Context, **values: Any) -> None:
     loaded = load_model(spec.model)
     choose_threads(loaded)
     patch = RopePatch(loaded.model, spec.layer_types)
-    path = choose_attention(loaded.model, spec.model.attn_implementation)
+    reading = choose_reading(loaded.model, resolved.native_window, spec.chunk)
+    path = loaded.attn_implementation
+    if not reading.whole:
+        path = choose_attention(loaded.model, spec.model.attn_implementation)
     title = (
         f"{loaded.name}: {type(loaded.model).__name__}, {loaded.n_parameters / 1e6:,.1f} M parameters, {loaded.dtype} "
         f"on {loaded.device}, attention {path}, native window {windows.native:,} ({windows.native_source}), "
@@ -68,7 +72,7 @@ def verify(context: typer.Context, **values: Any) -> None:
     )
     if not values["quiet"]:
         typer.echo(title, err=True)
-    checks = list(_shown(examine(patch, resolved), live=values["format"] == "table"))
+    checks = list(_shown(examine(patch, resolved, reading), live=values["format"] == "table"))
     failed = [check for check in checks if check.status == "fail"]
     if values["format"] == "json":
         typer.echo(json.dumps(_json(title, checks), indent=2, ensure_ascii=False))

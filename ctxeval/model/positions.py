@@ -65,7 +65,7 @@ def read_positions(model: nn.Module) -> Positions:
             text = f"it has a fixed sin/cos table ({name}, {tuple(table.shape)}), as long as the native window"
             return Positions(text, _rows(table))
         return Positions(f"it uses a learned table of absolute positions ({name})", _rows(table), learned=True)
-    if any("relative" in attribute for _, module in modules for attribute in (*vars(module), *module._parameters)):
+    if any(_is_relative(module) for _, module in modules):
         return Positions("it uses relative position biases")
     if any(hasattr(module, mark) for _, module in modules for mark in RECURRENT_MARKS):
         also = any(hasattr(module, "q_proj") for _, module in modules)
@@ -120,6 +120,12 @@ def _tables(modules: Sequence[tuple[str, nn.Module]]) -> Iterator[tuple[str, Any
                 yield f"{name}.{leaf}", value
         if name.rpartition(".")[2] in TABLE_NAMES:
             yield name, module
+
+
+def _is_relative(module: nn.Module) -> bool:
+    """Tell whether a module has biases by distance, by its names: T5's, Inkling's, Transformer-XL's."""
+    names = (type(module).__name__, *vars(module), *module._parameters)
+    return "r_w_bias" in module._parameters or any("relative" in name.lower() for name in names)
 
 
 def _rows(table: Any) -> int | None:

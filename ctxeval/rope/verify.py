@@ -190,7 +190,7 @@ def _guess(site: Site, wanted: Scaled) -> str:
     table = site.inv_freq.double().cpu().numpy()
     if table.shape != wanted.inv_freq.shape or not np.allclose(table, wanted.inv_freq, rtol=1e-6, atol=0):
         return "its inv_freq is not the intended one"
-    if not np.isclose(site.attention_scaling, wanted.attention_factor, rtol=1e-9):
+    if not np.isclose(site.attention_scaling, wanted.attention_factor, rtol=1e-6, atol=0):
         return f"its attention_scaling is {site.attention_scaling:.7g}, intended {wanted.attention_factor:.7g}"
     return "its inv_freq and attention_scaling are the intended ones, and its forward does not follow them"
 

@@ -18,6 +18,25 @@ from tests.rope.examine import VERIFIED, Finding, examine
 from tests.rope.zoo import causal_types
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "coverage.md"
+#: One of each kind: half, interleaved, partial, tables, by layer type, MLA, complex, M-RoPE, NoPE layers, several
+#: modules, inert temperature, PhiMoE's own recomputing, and two without RoPE.
+SAMPLE = (
+    "llama",
+    "cohere",
+    "gpt_neox",
+    "gptj",
+    "roformer",
+    "gemma3_text",
+    "deepseek_v2",
+    "llama4_text",
+    "qwen3_5_text",
+    "smollm3",
+    "granite_swa",
+    "hunyuan_v1_dense",
+    "phimoe",
+    "bloom",
+    "xlnet",
+)
 COLUMNS = ("pi", "ntk", "ntk-dynamic", "ntk-parts", "yarn", "llama3", "longrope", "abf")
 #: (type, column) → how its outcome begins, and why there is nothing to compare with.
 EXCEPTIONS: Mapping[tuple[str, str], tuple[str, str]] = {

@@ -6,28 +6,8 @@ import pytest
 import transformers
 
 from tests.rope.examine import Finding, examine
-from tests.rope.matrix import DOCUMENT, document, documented, problems, row
+from tests.rope.matrix import DOCUMENT, SAMPLE, document, documented, problems, row
 from tests.rope.zoo import causal_types
-
-#: One of each kind: half, interleaved, partial, tables, by layer type, MLA, complex, M-RoPE, NoPE layers, several
-#: modules, inert temperature, PhiMoE's own recomputing, and two without RoPE.
-SAMPLE = (
-    "llama",
-    "cohere",
-    "gpt_neox",
-    "gptj",
-    "roformer",
-    "gemma3_text",
-    "deepseek_v2",
-    "llama4_text",
-    "qwen3_5_text",
-    "smollm3",
-    "granite_swa",
-    "hunyuan_v1_dense",
-    "phimoe",
-    "bloom",
-    "xlnet",
-)
 
 
 @pytest.fixture(autouse=True)
