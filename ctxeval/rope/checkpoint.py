@@ -98,7 +98,9 @@ def extension(checkpoint: Checkpoint, resolved: Resolved) -> Extension:
     """
     (scaling,), window = resolved.scalings, resolved.window(resolved.scalings[0])
     if scaling.method == "none" and resolved.target > window:
-        raise UsageError(f"scaling none at {resolved.target} tokens: the native window is {window}", "give --scale, or drop --len")
+        raise UsageError(
+            f"scaling none at {resolved.target} tokens: the native window is {window}", "give --scale, or drop --len"
+        )
     told, own = {}, "default"
     for table in checkpoint.extended:
         base, inv_freq = checkpoint.rope_parameters(table.layer_type), table.scaled.inv_freq
