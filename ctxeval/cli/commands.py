@@ -12,7 +12,9 @@ import typer
 
 from ctxeval.cli import options as opt
 from ctxeval.cli import signals
+from ctxeval.cli.export import export
 from ctxeval.cli.gate import gate
+from ctxeval.cli.rope import rope
 from ctxeval.cli.verify import OPTIONS as VERIFY
 from ctxeval.cli.verify import verify
 from ctxeval.errors import UsageError, unknown
@@ -49,6 +51,8 @@ def register(app: typer.Typer) -> None:
         ),
         ("report", report, "ctxeval report results/RUN --format md"),
         ("gate", gate, "ctxeval gate results/RUN --policy tasks/gates/ship.yaml"),
+        ("rope", rope, f"ctxeval rope -m {LLAMA} --scale pi,ntk,yarn --len 32k"),
+        ("export", export, f"ctxeval export -m {LLAMA} --scale yarn --len 32k --for vllm"),
         ("verify", opt.with_options(verify, *VERIFY), f"ctxeval verify -m {LLAMA} --scale yarn --len 32k"),
         ("tasks", tasks, "ctxeval tasks needle"),
     ):

@@ -301,10 +301,11 @@ PERPLEXITY = ("protocol", "stride")
 SHARED = tuple(name for name in OPTIONS if name not in (*NEEDLE, *PERPLEXITY, "perplexity_documents"))
 
 
-def with_options(command: Callable[..., None], *names: str) -> Callable[..., None]:
-    """Give `command` (context, **values) the options `names`, in the order of `OPTIONS`."""
+def with_options(command: Callable[..., None], *names: str, **own: tuple[Any, Any]) -> Callable[..., None]:
+    """Give `command` (context, **values) the options `names`, in the order of `OPTIONS`, then its `own`."""
     kind = inspect.Parameter.KEYWORD_ONLY
-    wanted = [(name, *OPTIONS[name]) for name in OPTIONS if name in names]
+    wanted = [(name, *OPTIONS[name]) for name in OPTIONS if name in names and name not in own]
+    wanted += [(name, *option) for name, option in own.items()]
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     parameters = [inspect.Parameter(name, kind, default=default, annotation=type_) for name, type_, default in wanted]
     command.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
