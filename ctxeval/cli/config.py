@@ -28,7 +28,7 @@ def read_config_file(path: Path, known: Set[str]) -> dict[str, Any]:
         raise UsageError(f"cannot read the configuration {path}: {error}", "give a YAML file of options") from None
     if not isinstance(data, dict):
         raise UsageError(f"{path} holds {type(data).__name__}, not options", "write lines such as `len: 32k`")
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in data.items():
         flag = str(name).lstrip("-")
         parameter = _FLAGS.get(flag, flag.replace("-", "_"))
@@ -36,8 +36,8 @@ def read_config_file(path: Path, known: Set[str]) -> dict[str, Any]:
             names = {parameter: flag for flag, parameter in _FLAGS.items()}
             raise unknown(f"option in {path}", str(name), [names.get(one, one.replace("_", "-")) for one in known])
         if parameter in _REPEATED and value is not None:
-            pairs: Any = [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else value
-            values[parameter] = pairs if isinstance(pairs, list) else [str(pairs)]
+            given = [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else value
+            values[parameter] = given if isinstance(given, list) else [str(given)]
         elif value is not None:
             # The comma at the end keeps a list of one a list: `depths: [50]` is one depth, `depths: 50` a count.
             values[parameter] = "".join(f"{item}," for item in value) if isinstance(value, list) else value
