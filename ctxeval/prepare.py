@@ -9,13 +9,18 @@ from ctxeval.engine.agenda import Agenda
 from ctxeval.engine.budget import Geometry
 from ctxeval.errors import UsageError
 from ctxeval.model.adapter import read_adapter
+from ctxeval.model.geometry import read_geometry
 from ctxeval.model.load import read_config, read_tokenizer
+from ctxeval.model.positions import check_positions, read_positions
+from ctxeval.model.skeleton import skeleton
 from ctxeval.probes.needle import NeedleGrid, NeedleProbe
 from ctxeval.probes.perplexity import PerplexityProbe
 from ctxeval.probes.task import load_task
 from ctxeval.resolve import Resolved, resolve
-from ctxeval.rope.windows import Windows, read_windows
-from ctxeval.spec import RunSpec
+from ctxeval.rope.factors import NAMES, with_factors
+from ctxeval.rope.sites import find_sites, has_sites
+from ctxeval.rope.windows import Windows, checkpoint_scaling, native_varies, read_windows
+from ctxeval.spec import RunSpec, ScalingSpec
 from ctxeval.text.assemble import Frame
 from ctxeval.text.corpus import Corpus, load_corpus
 from ctxeval.text.documents import cut_documents
@@ -32,6 +37,8 @@ class Prepared:
     corpus: Corpus
     agenda: Agenda
     geometry: Geometry
+    positions: str | None = None
+    checkpoint_scaling: str = ""
 
     @property
     def longest(self) -> int:
@@ -42,14 +49,50 @@ class Prepared:
         """Say what was resolved from defaults, a line each."""
         resolved, windows = self.resolved, self.windows
         scalings = ", ".join(f"{one.label} ×{one.factor:g}" for one in resolved.scalings)
+        plain = [f"positions: {self.positions}"] if self.positions else []
         return [
+            *plain,
             f"native window {windows.native:,} ({windows.native_source}), "
             f"pretrain window {windows.pretrain:,} ({windows.pretrain_source})",
             f"scalings {scalings}",
+            *self._starting_point(),
             f"lengths {', '.join(f'{length:,}' for length in resolved.lengths)} tokens, "
             f"{counted(len(resolved.depths), 'depth')}, "
             f"{counted(len(self.agenda.documents), 'document')} of {self.corpus.name}",
         ]
+
+    def base(self) -> dict[str, Any]:
+        """Return what the manifest says of the windows and of what the scalings start from."""
+        return {
+            "native_window": self.windows.native,
+            "native_window_source": self.windows.native_source,
+            "pretrain_window": self.windows.pretrain,
+            "pretrain_window_source": self.windows.pretrain_source,
+            "checkpoint_scaling": self.checkpoint_scaling,
+            "from_scratch": self.spec.from_scratch,
+            "frozen_at_each_length": sorted(one.label for one in self._frozen()),
+        }
+
+    def _frozen(self) -> list[ScalingSpec]:
+        return [one for one in self.resolved.with_reference if one.method in self.resolved.varying]
+
+    def _starting_point(self) -> list[str]:
+        """Say what the scalings start from where there is a choice, and which are frozen at each length."""
+        lines = []
+        stretched = [one.label for one in self.resolved.scalings if one.method != "none"]
+        own = self.checkpoint_scaling
+        if stretched and self.spec.from_scratch:
+            instead = f", in place of the checkpoint's {own}" if own else ""
+            window = f"L = pretrain window {self.resolved.pretrain_window:,}"
+            lines.append(f"{', '.join(stretched)}: from scratch, on plain RoPE{instead}; {window}")
+        elif stretched and own:
+            window = f"L = native window {self.resolved.native_window:,}"
+            lines.append(
+                f"{', '.join(stretched)}: on top of the checkpoint's {own} frequencies and temperature; {window}"
+            )
+        if frozen := self._frozen():
+            lines.append(f"{', '.join(one.label for one in frozen)}: frequencies frozen at each context length")
+        return lines
 
 
 def prepare(spec: RunSpec) -> Prepared:
@@ -61,8 +104,16 @@ def prepare(spec: RunSpec) -> Prepared:
     if spec.model.adapter is not None:
         read_adapter(spec.model.adapter)  # so that a dry run finds what is wrong with it, too
     config = read_config(spec.model)
-    windows = read_windows(config, spec.native_window)
-    resolved = resolve(spec, windows.native)
+    model = skeleton(spec.model, config)
+    without_rope = None if model is None or has_sites(model) else model
+    if without_rope is not None:
+        check_positions(without_rope, spec.scales, longest=0)
+    elif model is not None:
+        find_sites(model, spec.layer_types)
+    windows, scaling, resolved = resolve_scalings(spec, config)
+    if without_rope is not None:
+        check_positions(without_rope, spec.scales, max(resolved.all_lengths))
+    positions = None if without_rope is None else read_positions(without_rope).text
     tokenizer = read_tokenizer(spec.model)
     corpus = load_corpus(spec.corpus)
     documents = cut_documents(corpus, tokenizer, count=spec.documents, length=max(resolved.all_lengths), seed=spec.seed)
@@ -76,7 +127,48 @@ def prepare(spec: RunSpec) -> Prepared:
     if "perplexity" in spec.probes:
         perplexity = PerplexityProbe(Frame(tokenizer), resolved.all_lengths, windows.native, spec.protocol, spec.stride)
     agenda = Agenda(spec, resolved, documents, needle, perplexity)
-    return Prepared(spec, resolved, windows, corpus, agenda, read_geometry(config))
+    geometry = read_geometry(config, model)
+    return Prepared(spec, resolved, windows, corpus, agenda, geometry, positions, scaling)
+
+
+def resolve_scalings(spec: RunSpec, config: Any) -> tuple[Windows, str, Resolved]:
+    """Read a model's windows and the scaling it already has ("" for none), and resolve the grid and the scalings.
+
+    Raises:
+        UsageError: what is asked for cannot be done to such a model.
+    """
+    windows = read_windows(config, spec.native_window, spec.pretrain_window)
+    scaling = checkpoint_scaling(config)
+    if spec.from_scratch and scaling and spec.pretrain_window is None:
+        _check_pretrain_window(windows, scaling)
+    resolved = resolve(
+        spec,
+        windows.native,
+        windows.pretrain,
+        native_varies=native_varies(config),
+        factors=_factors(spec, config),
+    )
+    return windows, scaling, resolved
+
+
+def _factors(spec: RunSpec, config: Any) -> dict[str, Any]:
+    """Return the LongRoPE factors for this run: as given, or the checkpoint's own; {} where none are asked for."""
+    if "longrope" not in spec.scales:
+        return {}
+    found = with_factors("longrope", spec.scaling_options, config, from_scratch=spec.from_scratch)
+    return {name: found[name] for name in NAMES if name in found}
+
+
+def _check_pretrain_window(windows: Windows, scaling: str) -> None:
+    """Refuse to start from scratch on a scaled checkpoint that does not say what it was scaled from.
+
+    transformers fills a missing original window with the extended one. Dynamic NTK alone has but one window.
+    """
+    if windows.pretrain == windows.native and "dynamic" not in scaling:
+        raise UsageError(
+            f"from scratch on a {scaling} checkpoint that does not say how long a context it was pre-trained on",
+            "give --pretrain-window",
+        )
 
 
 def _check_room(needle: NeedleProbe, resolved: Resolved) -> None:
@@ -90,30 +182,4 @@ def _check_room(needle: NeedleProbe, resolved: Resolved) -> None:
         f"{why}: raise --lengths"
         if shortest in resolved.lengths
         else f"{why}, and half the native window is always measured: this model's is too short for {needle.task.name}",
-    )
-
-
-def read_geometry(config: Any) -> Geometry:
-    """Read from a configuration the sizes that the cost depends on, for a decoder with gated MLPs.
-
-    Mixture-of-experts models are counted with all their experts: an upper bound.
-    """
-    text = config.get_text_config(decoder=True)
-    heads = text.num_attention_heads
-    kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
-    layers, hidden = text.num_hidden_layers, text.hidden_size
-    attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
-    mlp = 3 * hidden * (getattr(text, "intermediate_size", None) or 4 * hidden)
-    dense = layers * (attention + mlp)
-    embeddings = text.vocab_size * hidden * (1 if getattr(text, "tie_word_embeddings", False) else 2)
-    return Geometry(
-        dense_parameters=dense,
-        layers=layers,
-        query_width=heads * head_dim,
-        kv_width=kv_heads * head_dim,
-        hidden_size=hidden,
-        vocabulary=text.vocab_size,
-        weight_bytes=2 * (dense + embeddings),
-        bytes_per_value=2,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,16 @@ from ctxeval.errors import RunError
 from ctxeval.folder import default_folder, earlier_manifest, reserved
 from ctxeval.manifest import begin_session, describe_model, describe_tokenizer, identity, manifest, now, update_session
 from ctxeval.model.calibrate import calibrate
+from ctxeval.model.geometry import read_geometry
 from ctxeval.model.head import widen_head
 from ctxeval.model.load import load_model
 from ctxeval.model.placement import choose_device, choose_dtype, choose_threads, describe_processor
 from ctxeval.model.reader import choose_attention
+from ctxeval.model.reading import choose_reading
 from ctxeval.prepare import Prepared, prepare
 from ctxeval.report.artifacts import write_artifacts
 from ctxeval.results.store import Run, RunStore, load_run, same_identity
-from ctxeval.rope.windows import Windows
-from ctxeval.session import Observer, Session, measured_geometry
+from ctxeval.session import Observer, Session
 from ctxeval.spec import ModelSpec, RunSpec
 from ctxeval.wording import counted
 
@@ -54,7 +55,7 @@ def run(
         prepared = prepared or prepare(spec)
         for line in prepared.summary():
             observer.say(line)
-        session, record = _load(prepared, _as_begun(spec.model, earlier), observer)
+        session, record = load_session(prepared, _as_begun(spec.model, earlier), observer)
         _measure(session, folder, record, earlier)
     finished = load_run(folder)
     if len(finished.cells) and not (finished.cells["status"] == "ok").any():
@@ -68,14 +69,19 @@ def _as_begun(model: ModelSpec, earlier: dict[str, Any] | None) -> ModelSpec:
     return replace(model, dtype=earlier["dtype"]) if earlier and model.dtype == "auto" else model
 
 
-def _load(prepared: Prepared, wanted: ModelSpec, observer: Observer) -> tuple[Session, dict[str, Any]]:
+def load_session(prepared: Prepared, wanted: ModelSpec, observer: Observer) -> tuple[Session, dict[str, Any]]:
     """Load the weights as `wanted`; return what measures with them, and the manifest of a run that begins now."""
     spec = prepared.spec
     loaded = load_model(wanted)
     choose_threads(loaded)
-    path = choose_attention(loaded.model, spec.model.attn_implementation)
+    reading = choose_reading(loaded.model, prepared.longest, spec.chunk)
+    path = loaded.attn_implementation
+    if not reading.whole:
+        path = choose_attention(loaded.model, spec.model.attn_implementation)
     head = "fp32" if widen_head(loaded.model) else loaded.dtype
     described = describe_model(loaded, path) | {"head": head}
+    if reading.note:
+        described["reading"] = reading.note
     name = f"{loaded.name} ({loaded.quantization})" if loaded.quantization else loaded.name
     if loaded.adapter:
         name += f" with the adapter {loaded.adapter['name']} merged"
@@ -92,13 +98,14 @@ def _load(prepared: Prepared, wanted: ModelSpec, observer: Observer) -> tuple[Se
         corpus={"name": prepared.corpus.name, "sha256": prepared.corpus.sha256},
         task={"name": spec.task, "sha256": task.sha256 if task else None},
     )
-    session = Session(prepared, loaded, measured_geometry(prepared.geometry, loaded), who, observer)
+    size = next(loaded.model.parameters()).element_size()
+    session = Session(prepared, loaded, read_geometry(loaded.config, loaded.model, size), who, observer, reading)
     cost, _ = session.count(set())
     record = manifest(
         spec,
         prepared.resolved,
         who,
-        windows=asdict_windows(prepared.windows),
+        base=prepared.base(),
         model=described,
         cost={"tokens": cost.tokens, "flops": cost.flops},
         planned_rows=session.planned_rows,
@@ -112,7 +119,7 @@ def _measure(session: Session, folder: Path, record: dict[str, Any], earlier: di
     Raises:
         RunError: also where the model read other tokens than were planned.
     """
-    chunk, longest, observer = session.prepared.spec.chunk, session.prepared.longest, session.observer
+    longest, observer = session.prepared.longest, session.observer
     with RunStore.resume(folder, record) if earlier else RunStore.create(folder, record) as store:
         record = earlier or record
         session.earlier_proofs = dict(record.get("proofs", {}))
@@ -123,10 +130,11 @@ def _measure(session: Session, folder: Path, record: dict[str, Any], earlier: di
             update_session(record, forwarded_tokens=session.forwarded, proofs=session.proofs, ended=ended)
             store.write_manifest(record)
 
-        speed = calibrate(session.reader, session.geometry, chunk, longest)
+        speed = calibrate(session.reader, session.geometry, session.chunk, longest)
         if earlier:
             observer.say(f"{counted(len(store.ids), 'row')} there already")
-        observer.say(describe(left, session.geometry, longest, speed.seconds(left)))
+        line = describe(left, session.geometry, longest, speed.seconds(left))
+        observer.say(f"{line}; {session.reading.note}" if session.reading.note else line)
         observer.begin(speed.seconds(left))
         try:
             session.measure(store, speed, note)
@@ -170,12 +178,12 @@ def dry(spec: RunSpec, observer: Observer, resume: Path | None = None) -> Foreca
         cost += tree_cost(prepared.geometry, roots, prompts, spec.chunk)
         rows += len(unit.measurements)
     observer.say(f"{describe(cost, prepared.geometry, prepared.longest)}; loading the weights, to tell the minutes")
-    session, record = _load(prepared, _as_begun(spec.model, earlier), observer)
+    session, record = load_session(prepared, _as_begun(spec.model, earlier), observer)
     if earlier:
         same_identity(earlier, record)
     _, left = session.count(load_run(resume).done if resume else set())
     geometry, longest = session.geometry, prepared.longest
-    seconds = calibrate(session.reader, geometry, spec.chunk, longest).seconds(left)
+    seconds = calibrate(session.reader, geometry, session.chunk, longest).seconds(left)
     lines = (*prepared.summary(), f"{counted(rows, 'row')}: {describe(left, geometry, longest, seconds)}")
     values = {
         **{name: record[name] for name in ("model", "spec", "resolved")},
@@ -187,14 +195,3 @@ def dry(spec: RunSpec, observer: Observer, resume: Path | None = None) -> Foreca
         "seconds": seconds,
     }
     return Forecast(lines, values)
-
-
-def asdict_windows(windows: Windows) -> dict[str, Any]:
-    """Return the windows under the manifest's names."""
-    found = asdict(windows)
-    return {
-        "native_window": found["native"],
-        "native_window_source": found["native_source"],
-        "pretrain_window": found["pretrain"],
-        "pretrain_window_source": found["pretrain_source"],
-    }

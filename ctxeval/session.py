@@ -15,7 +15,10 @@ from ctxeval.engine.execute import execute
 from ctxeval.engine.plan import forwarded_tokens, prune
 from ctxeval.errors import RunError
 from ctxeval.model.load import LanguageModel
+from ctxeval.model.memory import is_out_of_memory
+from ctxeval.model.positions import check_positions, make_room, read_positions
 from ctxeval.model.reader import Reader
+from ctxeval.model.reading import Reading
 from ctxeval.model.scores import TokenScores
 from ctxeval.model.source import reason as reason_of
 from ctxeval.prepare import Prepared
@@ -24,6 +27,7 @@ from ctxeval.results.samples import SampleStore
 from ctxeval.results.schema import Cell, PerplexityCell
 from ctxeval.results.store import RunStore, load_run
 from ctxeval.rope.patch import RopePatch
+from ctxeval.rope.sites import has_sites
 from ctxeval.rope.verify import prove
 from ctxeval.wording import counted
 
@@ -57,10 +61,20 @@ class Session:
     geometry: Geometry
     identity: dict[str, Any]
     observer: Observer
+    reading: Reading
 
     def __post_init__(self) -> None:
-        self.patch = RopePatch(self.language_model.model)
-        self.reader = Reader(self.language_model.model, self.prepared.longest + 1)
+        model = self.language_model.model
+        self.patch = RopePatch(model, self.prepared.spec.layer_types) if has_sites(model) else None
+        if self.patch is None:
+            # `prepare` has done so already, unless the model's code cannot be built without its weights.
+            check_positions(model, self.prepared.spec.scales, self.prepared.longest)
+            make_room(model, self.prepared.longest)
+        else:
+            # Models with a table of sin and cos cannot even be timed beyond its last row.
+            self.patch.apply("none", target_length=self.prepared.longest)
+        self.reader = Reader(model, self.prepared.longest + 1, whole=self.reading.whole)
+        self.chunk = self.reader.capacity if self.reading.whole else self.prepared.spec.chunk
         self.proofs: dict[str, Any] = {}
         self.earlier_proofs: Mapping[str, Any] = {}
         self.forwarded = self.given_up = self.planned_rows = 0
@@ -73,11 +87,11 @@ class Session:
         self.planned_rows = 0
         for unit in self.prepared.agenda.units():
             self.planned_rows += len(unit.measurements)
-            prompts, roots, ranges = unit.tree(share=self.reader.can_rewind)
-            whole += tree_cost(self.geometry, roots, prompts, self.prepared.spec.chunk)
+            prompts, roots, ranges = unit.tree(share=not self.reading.whole)
+            whole += tree_cost(self.geometry, roots, prompts, self.chunk)
             wanted = self._wanted(unit, ranges, done)
             if wanted:
-                left += tree_cost(self.geometry, prune(roots, wanted), prompts, self.prepared.spec.chunk)
+                left += tree_cost(self.geometry, prune(roots, wanted), prompts, self.chunk)
         return whole, left
 
     def measure(self, store: RunStore, speed: Speed, proved: Callable[[], None] = lambda: None) -> None:
@@ -105,7 +119,7 @@ class Session:
                 store.append([cell])
                 self._remember(cell.to_row())
             self.observer.detail(
-                f"document {unit.document}, {unit.scaling.label}: {counted(missing, 'row')}, "
+                f"document {unit.document}, {unit.setting}: {counted(missing, 'row')}, "
                 f"{counted(self.forwarded - before, 'token')}, "
                 f"{time.perf_counter() - began:.1f} s"
             )
@@ -124,28 +138,43 @@ class Session:
 
         Returns whether it was the first time.
         """
-        scaling, native = unit.scaling, self.prepared.resolved.native_window
-        if self._applied == scaling.label:
+        scaling, window = unit.scaling, self.prepared.resolved.window(unit.scaling)
+        if self._applied == unit.setting:
             return False
-        self.patch.apply(scaling.method, factor=scaling.factor, native_window=native, **scaling.options)
-        self._applied = scaling.label
+        if self.patch is None:
+            self._applied = unit.setting
+            self.proofs[unit.setting] = {
+                "method": scaling.method,
+                "positions": read_positions(self.language_model.model).text,
+            }
+            return True
+        self.patch.apply(
+            scaling.method,
+            factor=scaling.factor,
+            native_window=window,
+            from_scratch=scaling.from_scratch,
+            context_length=unit.frozen_length,
+            target_length=self.prepared.longest,
+            **scaling.options,
+        )
+        self._applied = unit.setting
         digest = self.patch.frequencies_sha256()
-        if scaling.label not in self.proofs:
-            proof = prove(self.patch, native_window=native, target_length=self.prepared.longest)
-            self.proofs[scaling.label] = proof.as_dict() | {"frequencies_sha256": digest}
-            if self.earlier_proofs.get(scaling.label, {}).get("frequencies_sha256", digest) != digest:
+        if unit.setting not in self.proofs:
+            longest = unit.frozen_length or self.prepared.longest
+            proof = prove(self.patch, native_window=window, target_length=longest)
+            self.proofs[unit.setting] = proof.as_dict() | {"frequencies_sha256": digest}
+            if self.earlier_proofs.get(unit.setting, {}).get("frequencies_sha256", digest) != digest:
                 raise RunError(
-                    f"{scaling.label} gives other frequencies than when this run began",
+                    f"{unit.setting} gives other frequencies than when this run began",
                     "the rows would not be alike: start a new run",
                 )
             return True
-        if self.proofs[scaling.label]["frequencies_sha256"] != digest:
-            raise RunError(f"{scaling.label} gave other frequencies than the first time", "please report this")
+        if self.proofs[unit.setting]["frequencies_sha256"] != digest:
+            raise RunError(f"{unit.setting} gave other frequencies than the first time", "please report this")
         return False
 
     def _measure_unit(self, unit: Unit, cells: list[Cell], done: set[str], speed: Speed) -> Iterator[Cell]:
-        chunk = self.prepared.spec.chunk
-        prompts, roots, ranges = unit.tree(share=self.reader.can_rewind)
+        prompts, roots, ranges = unit.tree(share=not self.reading.whole)
         roots = prune(roots, self._wanted(unit, ranges, done))
         owner = {index: row for row, (start, stop) in enumerate(ranges) for index in range(start, stop)}
         scores: dict[int, dict[int, TokenScores]] = {row: {} for row in range(len(cells))}
@@ -153,7 +182,7 @@ class Session:
         began, planned = time.perf_counter(), self.forwarded + forwarded_tokens(roots)
         self.reader.restart()
         try:
-            for index, score in execute(self.reader, prompts, roots, chunk, self._advance(speed)):
+            for index, score in execute(self.reader, prompts, roots, self.chunk, self._advance(speed)):
                 row = owner[index]
                 scores[row][index] = score
                 start, stop = ranges[row]
@@ -163,7 +192,7 @@ class Session:
                     pending.discard(row)
                     yield self._finish(replace(cells[row], seconds=round(taken, 3), **read))
         except (MemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             reason = f"out of memory at {self.reader.length} tokens: {reason_of(error)}"
         else:
@@ -192,19 +221,3 @@ class Session:
     def _remember(self, row: Mapping[Any, Any]) -> None:
         if row["probe"] == "perplexity" and row["control"] == BASELINE and row["status"] == "ok":
             self._baselines[int(row["document"]), int(row["context_length"])] = float(row["nll"])
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether torch ran out of memory; on a CPU it says so in a RuntimeError's text only."""
-    said = str(error).lower()
-    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
-        words in said for words in ("out of memory", "can't allocate memory", "not enough memory")
-    )
-
-
-def measured_geometry(geometry: Geometry, language_model: LanguageModel) -> Geometry:
-    """Replace what the configuration only suggests by the loaded model's own sizes."""
-    model = language_model.model
-    weight_bytes = sum(one.numel() * one.element_size() for one in model.parameters())
-    size = next(model.parameters()).element_size()
-    return replace(geometry, weight_bytes=weight_bytes, bytes_per_value=size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,13 +11,14 @@ from typing import Any, Literal
 
 from ctxeval.errors import UsageError, unknown
 
-METHODS = ("none", "pi", "ntk", "ntk-parts", "yarn", "abf")
+METHODS = ("none", "pi", "ntk", "ntk-dynamic", "ntk-parts", "yarn", "llama3", "longrope", "abf")
 ALIASES: Mapping[str, str] = MappingProxyType(
     {
         "default": "none",
         "native": "none",
         "linear": "pi",
         "ntk-aware": "ntk",
+        "dynamic": "ntk-dynamic",
         "ntk-by-parts": "ntk-parts",
     }
 )
@@ -46,18 +48,29 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class ScalingSpec:
-    """A RoPE scaling with its factor (target / native window; 1 for `none`) and its options."""
+    """A RoPE scaling with its factor (target / L; 1 for `none`) and its options.
+
+    L is the native window, or from scratch, where it starts from plain RoPE, the pretrain window.
+    """
 
     method: str
     factor: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
+    from_scratch: bool = False
 
     @property
     def label(self) -> str:
-        """The name in tables and rows: `yarn`, or `yarn[beta_fast=16]` where options were given."""
-        if not self.options:
-            return self.method
-        return f"{self.method}[{','.join(f'{key}={value}' for key, value in sorted(self.options.items()))}]"
+        """The name in tables and rows: `yarn`, or `yarn[beta_fast=16,from-scratch]` where it was asked for so.
+
+        Lists of factors are shown by a hash.
+        """
+        lists = {key: value for key, value in sorted(self.options.items()) if isinstance(value, tuple)}
+        parts = [f"{key}={value}" for key, value in sorted(self.options.items()) if key not in lists]
+        if lists:
+            parts.append(f"factors={hashlib.sha256(repr(lists).encode()).hexdigest()[:6]}")
+        if self.from_scratch:
+            parts.append("from-scratch")
+        return f"{self.method}[{','.join(parts)}]" if parts else self.method
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,9 @@ class RunSpec:
     native_window: int | None = None
     scaling_options: Mapping[str, Any] = field(default_factory=dict)
     chunk: int = 1024
+    layer_types: tuple[str, ...] | None = None
+    pretrain_window: int | None = None
+    from_scratch: bool = False
 
     def __post_init__(self) -> None:
         for name in ("documents", "trials", "needles_per_context", "chunk"):
@@ -95,6 +111,9 @@ class RunSpec:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}", "it must be at least 1")
         object.__setattr__(self, "scales", parse_methods(self.scales))  # aliases count as what they stand for
+        # As read back from a manifest, lists count as what was given.
+        options = {name: tuple(one) if isinstance(one, list) else one for name, one in self.scaling_options.items()}
+        object.__setattr__(self, "scaling_options", options)
         if not self.probes:
             raise UsageError("no probe given", "choose needle, perplexity or both")
         for kind, given, known in (("probe", self.probes, PROBES), ("protocol", (self.protocol,), PROTOCOLS)):
@@ -103,11 +122,16 @@ class RunSpec:
                     raise unknown(kind, one, known)
         if self.stride is not None and self.protocol != "strided":
             raise UsageError(f"stride {self.stride} with the protocol {self.protocol}", "only `strided` has strides")
-        if self.lengths is not None and not self.lengths:
-            raise UsageError("no lengths in the grid", "give at least one, or None for the default grid")
+        for name, hint in (("layer_types", "give at least one, or `all`"), ("lengths", "give at least one, or None")):
+            if getattr(self, name) is not None and not getattr(self, name):
+                raise UsageError(f"no {name.replace('_', ' ')} in the grid", hint)
         for depth in self.depths:
-            if not 0 <= depth <= 100:
-                raise UsageError(f"depth {depth:g} is outside 0 to 100", "depths are percent of the context")
+            _check_depth(depth)
+
+
+def _check_depth(depth: float) -> None:
+    if not 0 <= depth <= 100:
+        raise UsageError(f"depth {depth:g} is outside 0 to 100", "depths are percent of the context")
 
 
 def spec_from_dict(data: Mapping[str, Any]) -> RunSpec:
@@ -172,8 +196,7 @@ def parse_depths(text: str) -> tuple[float, ...]:
     if not values:
         raise UsageError(f"no depths in {text!r}", "write --depths 0,25,50,75,100 or a count")
     for value in values:
-        if not 0 <= value <= 100:
-            raise UsageError(f"depth {value:g} is outside 0 to 100", "depths are percent of the context")
+        _check_depth(value)
     return tuple(sorted(set(values)))
 
 
@@ -203,6 +226,11 @@ def parse_methods(text: str | Iterable[str]) -> tuple[str, ...]:
     if not methods:
         raise UsageError(f"no scaling in {text!r}", f"choose from {', '.join(METHODS)}")
     return tuple(methods)
+
+
+def parse_names(text: str | None) -> tuple[str, ...] | None:
+    """Read a comma list of names; order is kept, repeats are dropped. None stays None."""
+    return None if text is None else tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
 def default_lengths(native_window: int, target: int) -> tuple[int, ...]:

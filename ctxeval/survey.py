@@ -79,21 +79,10 @@ def measured_speed(prepared: Prepared, observer: Observer) -> tuple[Speed, Geome
         RunError: the weights cannot be loaded.
     """
     from ctxeval.model.calibrate import calibrate
-    from ctxeval.model.head import widen_head
-    from ctxeval.model.load import load_model
-    from ctxeval.model.placement import choose_threads
-    from ctxeval.model.reader import Reader, choose_attention
-    from ctxeval.session import measured_geometry
+    from ctxeval.runner import load_session
 
-    spec = prepared.spec.model
-    loaded = load_model(spec)
-    choose_threads(loaded)
-    choose_attention(loaded.model, spec.attn_implementation)
-    widen_head(loaded.model)
-    geometry = measured_geometry(prepared.geometry, loaded)
-    observer.say(f"model {loaded.name}, {loaded.dtype} on {loaded.device}")
-    reader = Reader(loaded.model, prepared.longest + 1)
-    return calibrate(reader, geometry, prepared.spec.chunk, prepared.longest), geometry
+    session, _ = load_session(prepared, prepared.spec.model, observer)
+    return calibrate(session.reader, session.geometry, session.chunk, prepared.longest), session.geometry
 
 
 def _times(cost: Cost, factor: float) -> Cost:

@@ -98,10 +98,60 @@ def test_options_go_to_the_scalings_that_take_them() -> None:
 def test_an_option_that_no_scaling_takes_is_refused() -> None:
     with pytest.raises(UsageError, match="no scaling of none, pi takes beta_fast. it belongs to ntk-parts, yarn"):
         resolved(scales=("none", "pi"), length=8192, scaling_options={"beta_fast": 16.0})
+    with pytest.raises(UsageError, match="unknown RoPE option 'beta_fats'. Did you mean 'beta_fast'"):
+        resolved(scales=("yarn",), length=8192, scaling_options={"beta_fats": 16.0})
     with pytest.raises(UsageError, match="scaling abf without rope_theta"):
         resolved(scales=("abf",), length=8192)
     with pytest.raises(UsageError, match="beta_fast -1"):
         resolved(scales=("yarn",), length=8192, scaling_options={"beta_fast": -1.0})
+
+
+def test_from_scratch_stretches_the_pretrain_window() -> None:
+    spec = RunSpec(ModelSpec("demo"), scales=("none", "yarn"), length=4096, from_scratch=True)
+    found = resolve(spec, NATIVE, 1024)
+    none, yarn = found.scalings
+    assert (none, yarn) == (ScalingSpec("none"), ScalingSpec("yarn", 4.0, from_scratch=True))
+    assert (found.window(none), found.window(yarn)) == (NATIVE, 1024)
+    assert yarn.label == "yarn[from-scratch]"
+    assert found.reference_lengths == (2048, 4096)
+    assert found.lengths == (512, 1024, 1280, 1536, 2048, 3072, 4096)
+    with pytest.raises(UsageError, match="--len 1024 is not above the pretrain window of 1024 tokens"):
+        resolve(RunSpec(ModelSpec("demo"), scales=("yarn",), length=1024, from_scratch=True), NATIVE, 1024)
+    with pytest.raises(UsageError, match="--from-scratch with none alone"):
+        resolve(RunSpec(ModelSpec("demo"), from_scratch=True), NATIVE, 1024)
+
+
+def test_composing_a_long_llama_stretches_its_native_window() -> None:
+    """Llama 3.1 to 256k: twice its window; with the 8,192 it was pre-trained on it would be thirty-two times."""
+    spec = RunSpec(ModelSpec("demo"), scales=("yarn",), length=2**18)
+    assert resolve(spec, 2**17, 2**13).scalings[0].factor == 2
+    assert (
+        resolve(RunSpec(ModelSpec("demo"), scales=("yarn",), length=2**18, from_scratch=True), 2**17, 2**13)
+        .scalings[0]
+        .factor
+        == 32
+    )
+
+
+def test_ntk_dynamic_goes_by_the_length_whatever_the_factor() -> None:
+    found = resolved(scales=("yarn", "ntk-dynamic"), length=16384, factor=8.0)
+    assert [one.factor for one in found.scalings] == [8.0, 4.0]
+    with pytest.raises(UsageError, match="ntk-dynamic to 2048 tokens, within the native window of 4096"):
+        resolved(scales=("ntk-dynamic",), length=2048, factor=8.0)
+
+
+def test_what_depends_on_the_length_is_known_beforehand() -> None:
+    assert resolved(scales=("none",)).varying == {"ntk-dynamic", "longrope"}
+    assert "none" in resolve(RunSpec(ModelSpec("demo")), NATIVE, native_varies=True).varying
+
+
+def test_factors_of_the_checkpoint_are_options_of_longrope_alone() -> None:
+    lists = {"short_factor": (1.0, 1.0), "long_factor": (1.0, 2.0)}
+    found = resolve(RunSpec(ModelSpec("demo"), scales=("yarn", "longrope"), length=8192), NATIVE, factors=lists)
+    assert [dict(one.options) for one in found.scalings] == [{}, lists]
+    assert len(found.scalings[1].label) == len("longrope[factors=123456]")
+    other = ScalingSpec("longrope", 2.0, {**lists, "long_factor": (1.0, 3.0)})
+    assert other.label != found.scalings[1].label
 
 
 def test_perplexity_takes_all_documents_unless_told_otherwise() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -187,6 +188,13 @@ def test_a_spec_survives_the_way_through_a_manifest() -> None:
     )
     plain = asdict(spec) | {"scales": ["none", "yarn"], "lengths": [512, 1024], "depths": [0.0, 50.0]}
     assert spec_from_dict(plain | {"probes": list(spec.probes)}) == spec
+    before = {name: value for name, value in plain.items() if name not in ("from_scratch", "pretrain_window")}
+    assert spec_from_dict(before) == spec
+
+
+def test_lists_of_factors_come_back_as_they_were_given() -> None:
+    spec = RunSpec(MODEL, scaling_options={"long_factor": (1.0, 2.0)})
+    assert spec_from_dict(json.loads(json.dumps(asdict(spec)))) == spec
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,8 @@ def _logprob(one: pd.DataFrame, other: pd.DataFrame, about: dict[str, Any], lost
         return []
     weights = cell_weights(one)
     shift = (one["answer_logprob"] - other["answer_logprob"]) * weights
-    value, low, high = mean_bounds(*(part.groupby(one["document"]).sum() for part in (shift, weights)), ALPHA / 2)
+    totals, sizes = (part.groupby(one["document"]).sum() for part in (shift, weights))
+    value, low, high = mean_bounds(totals, sizes, ALPHA / 2)
     change = Change(
         "answer log-prob",
         baseline=float((other["answer_logprob"] * weights).sum()),

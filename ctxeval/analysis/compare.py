@@ -126,8 +126,10 @@ def compare_runs(baseline: Side, candidates: Sequence[Side], *, allow_mismatch: 
         found.append((candidate, alike, _contributions(baseline, candidate, alike)))
     tested = [part for _, _, parts in found for part in parts if len(part[1])]
     shifts = pd.concat([shift for _, shift in tested], axis=1).fillna(0.0) if tested else pd.DataFrame()
-    raw, adjusted = sign_flip_family(shifts.to_numpy(float)) if tested else ([], [])
-    levels = {id(change): pair for (change, _), pair in zip(tested, zip(raw, adjusted, strict=True), strict=True)}
+    levels = {}
+    if tested:
+        raw, adjusted = sign_flip_family(shifts.to_numpy(float))
+        levels = {id(tested[index][0]): (raw[index], adjusted[index]) for index in range(len(tested))}
     comparisons = []
     for candidate, alike, parts in found:
         changes = [_judge(change, levels.get(id(change))) for change, _ in parts]

@@ -38,4 +38,4 @@ def _signs(documents: int, exact: bool, seed: int) -> Array:
     if not exact:
         return np.random.default_rng(seed).choice((-1.0, 1.0), size=(SAMPLED_SIGN_FLIPS, documents))
     patterns = np.arange(2 ** max(documents - 1, 0))[:, None] << 1
-    return 1.0 - 2.0 * ((patterns >> np.arange(documents)) & 1)
+    return np.asarray(1.0 - 2.0 * ((patterns >> np.arange(documents)) & 1), dtype=np.float64)

@@ -76,7 +76,7 @@ def likeness(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> Liken
     flagged = [] if probes[0] == probes[1] or not shared else [Difference("probes", _list(probes[0]), _list(probes[1]))]
     flagged += _differences(_part(one, "model"), _part(other, "model"), HOW_IT_RAN, optional=True)
     hashes = [_hash_of_tokenizer(manifest) for manifest in (baseline, candidate)]
-    tokenizer: Tokenizer = UNKNOWN if None in hashes else "same" if hashes[0] == hashes[1] else "other"
+    tokenizer: Tokenizer = "unknown" if None in hashes else "same" if hashes[0] == hashes[1] else "other"
     if tokenizer != "same":
         flagged.append(Difference("tokenizer", *(found[:8] if found else UNKNOWN for found in hashes)))
     flagged += _differences(one, other, ["chunk"], optional=True)

@@ -40,7 +40,7 @@ def pair(candidate: pd.DataFrame, baseline: pd.DataFrame, keys: list[str]) -> Pa
             raise UsageError(f"two rows of {dict(zip(keys, again, strict=True))}", "each is measured once")
     both = one.index.intersection(other.index, sort=False)
     unpaired = len(one) + len(other) - 2 * len(both)
-    return Pairs(*(rows.loc[both].reset_index(drop=True) for rows in (one, other)), unpaired)
+    return Pairs(one.loc[both].reset_index(drop=True), other.loc[both].reset_index(drop=True), unpaired)
 
 
 def pair_needles(candidate: pd.DataFrame, baseline: pd.DataFrame, same_needles: bool) -> Pairs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,10 +14,14 @@ from ctxeval.cli import options as opt
 from ctxeval.cli import signals
 from ctxeval.cli.baseline import baseline
 from ctxeval.cli.compare import compare
+from ctxeval.cli.export import export
 from ctxeval.cli.gate import gate
 from ctxeval.cli.plan import OPTIONS as PLAN_OPTIONS
 from ctxeval.cli.plan import TAKEN, plan
 from ctxeval.cli.report import report
+from ctxeval.cli.rope import rope
+from ctxeval.cli.verify import OPTIONS as VERIFY
+from ctxeval.cli.verify import verify
 from ctxeval.errors import UsageError, unknown
 from ctxeval.spec import (
     DTYPES,
@@ -28,6 +32,7 @@ from ctxeval.spec import (
     parse_length,
     parse_lengths,
     parse_methods,
+    parse_names,
 )
 from ctxeval.wording import counted
 
@@ -55,11 +60,14 @@ def register(app: typer.Typer) -> None:
         ("gate", gate, "ctxeval gate results/RUN --policy tasks/gates/ship.yaml"),
         (
             "plan",
-            opt.with_options(plan, *TAKEN, own=PLAN_OPTIONS),
+            opt.with_options(plan, *TAKEN, **PLAN_OPTIONS),
             f"ctxeval plan --policy ship -m {LLAMA} --scale yarn --len 32k --packed",
         ),
         ("compare", compare, "ctxeval compare results/RUN@none results/RUN@yarn"),
         ("baseline", baseline, "ctxeval baseline results/RUN -o results/baselines/NAME.json"),
+        ("rope", rope, f"ctxeval rope -m {LLAMA} --scale pi,ntk,yarn --len 32k"),
+        ("export", export, f"ctxeval export -m {LLAMA} --scale yarn --len 32k --for vllm"),
+        ("verify", opt.with_options(verify, *VERIFY), f"ctxeval verify -m {LLAMA} --scale yarn --len 32k"),
         ("tasks", tasks, "ctxeval tasks needle"),
     ):
         measures = name in ("needle", "ppl", "run")
@@ -150,16 +158,17 @@ def build_spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
         "exact_subset",
     )
     more = ("needles_per_context", "protocol", "stride", "chat", "native_window", "chunk")
-    ramp = ("rope_theta", "attention_factor", "beta_fast", "beta_slow", "truncate")
+    rope = ("pretrain_window", "from_scratch")
     return RunSpec(
         model=ModelSpec(values["model"], **{name: values[name] for name in names}),
         scales=parse_methods(values["scale"]),
         length=parse_length(values["length"]) if values["length"] else None,
         lengths=parse_lengths(values["lengths"]) if values["lengths"] else None,
+        layer_types=parse_names(values["layer_types"]),
         depths=parse_depths(values.get("depths", "9")),
         probes=probes,
-        scaling_options=opt.scaling_options(**{name: values[name] for name in ramp}),
-        **{name: values[name] for name in plain + more if name in values},
+        scaling_options=opt.scaling_options(values),
+        **{name: values[name] for name in plain + more + rope if name in values},
     )
 
 
@@ -185,7 +194,7 @@ def _resumed_spec(context: typer.Context, probes: tuple[str, ...]) -> RunSpec:
         for name, value in context.params.items()
     }
     wanted = build_spec(opt.without_idle(context, values), stored.probes)
-    old, new = _by_option(stored), _by_option(wanted)
+    old, new = _by_option(stored, wanted.scaling_options), _by_option(wanted, wanted.scaling_options)
     differ = [
         f"{name} is {old.get(name)!r} there, {new.get(name)!r} here"
         for name in sorted(context.params)
@@ -204,10 +213,20 @@ def _given(context: typer.Context, name: str) -> bool:
     return source is not None and source.name in ("COMMANDLINE", "DEFAULT_MAP")
 
 
-def _by_option(spec: RunSpec) -> dict[str, Any]:
-    """Return what a spec says under the names of the command line's parameters; others are left out or harmless."""
+def _by_option(spec: RunSpec, asked: Collection[str]) -> dict[str, Any]:
+    """Return what a spec says under the names of the command line's parameters; others are left out or harmless.
+
+    Of the RoPE options that have no flag of their own, those that are `asked` for now count.
+    """
     fields = {**asdict(spec), **asdict(spec.model), **spec.scaling_options}
-    return {**fields, "scale": spec.scales, "model": spec.model.name_or_path}
+    named = {name: spec.scaling_options.get(name) for name in sorted(asked)}
+    return {
+        **fields,
+        "scale": spec.scales,
+        "model": spec.model.name_or_path,
+        "rope_option": named,
+        "rope_factors": named,
+    }
 
 
 def _run_and_show(spec: RunSpec, values: Mapping[str, Any]) -> None:

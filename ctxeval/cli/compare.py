@@ -11,7 +11,7 @@ import typer
 from ctxeval.errors import unknown
 
 if TYPE_CHECKING:
-    from ctxeval.analysis.compare import Comparison
+    from ctxeval.analysis.compare import Comparison, Side
 
 FORMATS = ("table", "md", "csv", "json")
 
@@ -33,7 +33,7 @@ def compare(
 
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
-    known = {}
+    known: dict[str, Side] = {}
     for name in (baseline, *candidates):
         known[name] = known.get(name) or open_side(name)
     found = compare_runs(known[baseline], [known[name] for name in candidates], allow_mismatch=allow_mismatch)

@@ -10,6 +10,8 @@ from ctxeval.errors import UsageError, unknown
 
 #: Flags whose name differs from the parameter they set.
 FLAGS = {"len": "length", "docs": "documents", "ppl-docs": "perplexity_documents"}
+#: Flags that may be repeated: a text, a list of them, or `name: value` pairs.
+_REPEATED = {"rope_option"}
 
 
 def read_config_file(path: Path, known: Set[str]) -> dict[str, Any]:
@@ -26,14 +28,17 @@ def read_config_file(path: Path, known: Set[str]) -> dict[str, Any]:
         raise UsageError(f"cannot read the configuration {path}: {error}", "give a YAML file of options") from None
     if not isinstance(data, dict):
         raise UsageError(f"{path} holds {type(data).__name__}, not options", "write lines such as `len: 32k`")
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in data.items():
         flag = str(name).lstrip("-")
         parameter = FLAGS.get(flag, flag.replace("-", "_"))
         if parameter not in known:
             names = {parameter: flag for flag, parameter in FLAGS.items()}
             raise unknown(f"option in {path}", str(name), [names.get(one, one.replace("_", "-")) for one in known])
-        if value is not None:
+        if parameter in _REPEATED and value is not None:
+            given = [f"{key}={one}" for key, one in value.items()] if isinstance(value, dict) else value
+            values[parameter] = given if isinstance(given, list) else [str(given)]
+        elif value is not None:
             # The comma at the end keeps a list of one a list: `depths: [50]` is one depth, `depths: 50` a count.
             values[parameter] = "".join(f"{item}," for item in value) if isinstance(value, list) else value
     return values

@@ -66,7 +66,12 @@ TrustOpt = Annotated[
     typer.Option("--trust-remote-code", rich_help_panel=MODEL, help="Run code that comes with the model. Recorded."),
 ]
 ScaleOpt = Annotated[
-    str, typer.Option("--scale", rich_help_panel=ROPE, help="Comma list of none, pi, ntk, ntk-parts, yarn, abf.")
+    str,
+    typer.Option(
+        "--scale",
+        rich_help_panel=ROPE,
+        help="Comma list of none, pi, ntk, ntk-dynamic, ntk-parts, yarn, llama3, longrope, abf.",
+    ),
 ]
 LengthOpt = Annotated[
     str | None,
@@ -83,6 +88,37 @@ FactorOpt = Annotated[
 NativeOpt = Annotated[
     int | None,
     typer.Option("--native-window", rich_help_panel=ROPE, help="Overrides the window read from the configuration."),
+]
+PretrainOpt = Annotated[
+    int | None,
+    typer.Option(
+        "--pretrain-window", rich_help_panel=ROPE, help="Overrides the window before the checkpoint's own scaling."
+    ),
+]
+ScratchOpt = Annotated[
+    bool,
+    typer.Option(
+        "--from-scratch",
+        rich_help_panel=ROPE,
+        help="Start from plain RoPE at the pretrain window, not on top of the checkpoint's own scaling.",
+    ),
+]
+RopeOptionOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rope-option",
+        rich_help_panel=ROPE,
+        show_default=False,
+        help="NAME=VALUE of a scaling, repeatable: beta_fast=16, low_freq_factor=1, dynamic_factor=2 …",
+    ),
+]
+RopeFactorsOpt = Annotated[
+    Path | None,
+    typer.Option(
+        "--rope-factors",
+        rich_help_panel=ROPE,
+        help="longrope: JSON or YAML with short_factor and long_factor, or one list; default: the checkpoint's.",
+    ),
 ]
 ThetaOpt = Annotated[float | None, typer.Option("--rope-theta", rich_help_panel=ROPE, help="New RoPE base, for abf.")]
 AttentionFactorOpt = Annotated[
@@ -105,6 +141,14 @@ TruncateOpt = Annotated[
     bool | None,
     typer.Option(
         "--truncate/--no-truncate", rich_help_panel=ROPE, help="yarn, ntk-parts: round the ramp's ends to whole pairs."
+    ),
+]
+LayerTypesOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--layer-types",
+        rich_help_panel=ROPE,
+        help="Which layers are scaled, where types differ: all, or a comma list; default: the global ones.",
     ),
 ]
 LengthsOpt = Annotated[
@@ -233,11 +277,16 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "length": (LengthOpt, None),
     "factor": (FactorOpt, None),
     "native_window": (NativeOpt, None),
+    "pretrain_window": (PretrainOpt, None),
+    "from_scratch": (ScratchOpt, False),
+    "rope_option": (RopeOptionOpt, None),
+    "rope_factors": (RopeFactorsOpt, None),
     "rope_theta": (ThetaOpt, None),
     "attention_factor": (AttentionFactorOpt, None),
     "beta_fast": (BetaFastOpt, None),
     "beta_slow": (BetaSlowOpt, None),
     "truncate": (TruncateOpt, None),
+    "layer_types": (LayerTypesOpt, None),
     "lengths": (LengthsOpt, None),
     "depths": (DepthsOpt, "9"),
     "documents": (DocsOpt, 16),
@@ -270,6 +319,8 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "verbose": (VerboseOpt, False),
     "quiet": (QuietOpt, False),
 }
+#: Options of scalings that have a flag of their own; --rope-option takes every one.
+ROPE_FLAGS = ("rope_theta", "attention_factor", "beta_fast", "beta_slow", "truncate")
 NEEDLE = ("depths", "trials", "task", "packed", "needles_per_context", "exact_subset", "chat", "min_recall")
 PERPLEXITY = ("protocol", "stride", "max_ratio")
 SHARED = tuple(name for name in OPTIONS if name not in (*NEEDLE, *PERPLEXITY, "perplexity_documents"))
@@ -314,13 +365,11 @@ def without_idle(context: typer.Context, values: Mapping[str, Any]) -> dict[str,
     return values
 
 
-def with_options(
-    command: Callable[..., None], *names: str, own: Mapping[str, tuple[Any, Any]] | None = None
-) -> Callable[..., None]:
-    """Give `command` (context, **values) the options `names`, in the order of `OPTIONS`, behind its `own`."""
+def with_options(command: Callable[..., None], *names: str, **own: tuple[Any, Any]) -> Callable[..., None]:
+    """Give `command` (context, **values) the options `names`, in the order of `OPTIONS`, then its `own`."""
     kind = inspect.Parameter.KEYWORD_ONLY
-    wanted = [(name, *about) for name, about in (own or {}).items()]
-    wanted += [(name, *OPTIONS[name]) for name in OPTIONS if name in names]
+    wanted = [(name, *OPTIONS[name]) for name in OPTIONS if name in names and name not in own]
+    wanted += [(name, *option) for name, option in own.items()]
     context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
     parameters = [inspect.Parameter(name, kind, default=default, annotation=type_) for name, type_, default in wanted]
     command.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
@@ -328,6 +377,18 @@ def with_options(
     return command
 
 
-def scaling_options(**given: Any) -> dict[str, Any]:
-    """Keep the RoPE options that were given."""
-    return {name: value for name, value in given.items() if value is not None}
+def scaling_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Put together the RoPE options that were given, by flags of their own, --rope-option and --rope-factors.
+
+    Raises:
+        UsageError: an option that is unknown, unreadable, or given twice with different values.
+    """
+    from ctxeval.rope.factors import read_factors
+    from ctxeval.rope.options import parse_options
+
+    options = {name: values[name] for name in ROPE_FLAGS if values.get(name) is not None}
+    for name, value in parse_options(values.get("rope_option") or ()).items():
+        if options.get(name, value) != value:
+            raise UsageError(f"both {name} {options[name]} and --rope-option {name}={value}", "give it once")
+        options[name] = value
+    return options | (read_factors(values["rope_factors"]) if values.get("rope_factors") else {})

@@ -23,11 +23,20 @@ from ctxeval.text.documents import Document
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Measurements of one scaling on one document that share a prefix tree: the unit of work and of resuming."""
+    """Measurements of one scaling on one document that share a prefix tree: the unit of work and of resuming.
+
+    `frozen_length` (tokens) is what the frequencies are frozen at, None where they are the same for every length.
+    """
 
     scaling: ScalingSpec
     document: int
     measurements: tuple[Measurement, ...]
+    frozen_length: int | None = None
+
+    @property
+    def setting(self) -> str:
+        """Name the frequencies that the unit is read under: `yarn`, or `ntk-dynamic@8192`."""
+        return self.scaling.label if self.frozen_length is None else f"{self.scaling.label}@{self.frozen_length}"
 
     def tree(self, *, share: bool) -> tuple[list[Prompt], list[Node], list[tuple[int, int]]]:
         """Return the prompts, their tree, and for each measurement the range of its prompts."""
@@ -53,9 +62,20 @@ class Agenda:
         """Yield the units in the order of execution; each call yields the same ones."""
         for measurements in self._groups():
             for scaling in self.resolved.with_reference:
-                wanted = tuple(one for one in measurements if self._measured(one, scaling))
-                if wanted:
-                    yield Unit(scaling, wanted[0].columns["document"], wanted)
+                wanted = [one for one in measurements if self._measured(one, scaling)]
+                for length, alike in self._by_length(wanted, scaling):
+                    yield Unit(scaling, alike[0].columns["document"], tuple(alike), length)
+
+    def _by_length(
+        self, wanted: list[Measurement], scaling: ScalingSpec
+    ) -> Iterator[tuple[int | None, list[Measurement]]]:
+        """Keep apart what is read under other frequencies: a cache must hold keys of one table only."""
+        if scaling.method not in self.resolved.varying:
+            if wanted:
+                yield None, wanted
+            return
+        for length in sorted({one.length for one in wanted}):
+            yield length, [one for one in wanted if one.length == length]
 
     def _groups(self) -> Iterator[list[Measurement]]:
         counts: Counter[GridCell] = Counter()

@@ -42,6 +42,8 @@ def execute(
                 ids = prompts[node.members[0]].ids[start:stop]
                 _read_segment(reader, prompts, node, collected, start, ids)
                 progress(start, stop - start)
+            if node.children:
+                reader.keep()
             for index in node.members:
                 if index in collected and collected[index].missing == 0:
                     done = collected.pop(index)

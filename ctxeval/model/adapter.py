@@ -94,16 +94,17 @@ def merge_adapter(model: PreTrainedModel, adapter: Adapter) -> PreTrainedModel:
             f"cannot merge adapter {where!r}: {reason(error)}", "was it trained on this model, and saved by peft?"
         ) from error
     merged.requires_grad_(False)
-    effect, error = _distance(beside, before), _distance(_logits(merged), beside)
+    effect, off = _distance(beside, before), _distance(_logits(merged), beside)
     if not effect > 0:
         raise RunError(f"adapter {where!r} changes nothing: the logits stay what they are", "was it trained?")
-    if not error <= effect / 2:
+    if not off <= effect / 2:
         raise RunError(
-            f"adapter {where!r} is not itself once merged: logits are off by {error:.3g}, its whole effect is "
+            f"adapter {where!r} is not itself once merged: logits are off by {off:.3g}, its whole effect is "
             f"{effect:.3g}",
             "try --dtype fp32; or it changes an embedding that this model ties to its head",
         )
-    return merged.eval()
+    merged.eval()
+    return merged
 
 
 def _check_complete(wrapped: Any, adapter: Adapter) -> None:

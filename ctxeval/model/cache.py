@@ -5,6 +5,8 @@ transformers' DynamicCache concatenates, which copies the whole cache at every c
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -85,3 +87,21 @@ def new_cache(config: Any, capacity: int) -> DynamicCache:
 def can_rewind(cache: DynamicCache) -> bool:
     """Tell whether every layer can be cropped exactly, at any length."""
     return bool(cache.layers) and all(isinstance(layer, PreallocatedLayer) for layer in cache.layers)
+
+
+def copy_states(cache: DynamicCache) -> dict[int, Any]:
+    """Copy the layers that cannot be cropped (sliding, recurrent and other ones), by their index."""
+    return {
+        index: copy.deepcopy(layer)
+        for index, layer in enumerate(cache.layers)
+        if not isinstance(layer, PreallocatedLayer)
+    }
+
+
+def return_to(cache: DynamicCache, length: int, states: Mapping[int, Any]) -> None:
+    """Forget all but the first `length` tokens; `states` is what `copy_states` gave when there were as many."""
+    for index, layer in enumerate(cache.layers):
+        if isinstance(layer, PreallocatedLayer):
+            layer.crop(length - layer.get_seq_length())
+        else:
+            cache.layers[index] = copy.deepcopy(states[index])

@@ -17,9 +17,11 @@ def calibrate(reader: Reader, geometry: Geometry, chunk: int, longest: int) -> S
     _seconds(reader, chunk, 0)
     short, full = _seconds(reader, 1, 0), _seconds(reader, chunk, 0)
     behind = longest - chunk
-    far = _seconds(reader, chunk, behind) if reader.can_rewind else full
     near_cost, far_cost = segment_cost(geometry, 0, chunk), segment_cost(geometry, behind, chunk)
     dense = near_cost.dense_flops / max(full - short, 1e-6)
+    if not reader.can_rewind:  # nothing to put in front: attention as fast as the rest
+        return Speed(dense, dense, short)
+    far = _seconds(reader, chunk, behind)
     attention = max(far_cost.attention_flops - near_cost.attention_flops, 1) / max(far - full, 1e-6)
     return Speed(dense, attention, short)
 

@@ -1,4 +1,4 @@
-"""What transformers does not tell about a GGUF file: its quantisation, and RoPE scaling that it would drop."""
+"""What transformers does not tell about a GGUF file: its metadata as they are, and its quantisation."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ctxeval.errors import UsageError
-
-#: Tensors that hold per-pair frequency factors (Llama 3.1, LongRoPE).
-ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
 def read_metadata(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -55,22 +52,3 @@ def quantization(path: Path) -> str:
     known = {int(kind): kind.name for kind in LlamaFileType}
     name = known.get(int(stated), f"type {stated}") if stated is not None else "of unstated type"
     return f"GGUF {name.removeprefix('MOSTLY_').removeprefix('ALL_')}, dequantised"
-
-
-def check_rope(path: Path) -> None:
-    """Refuse a file with RoPE scaling of its own, which transformers 5.24 loads as plain RoPE without a word.
-
-    Raises:
-        UsageError: `*.rope.scaling.*` metadata or frequency tensors; gpt-oss, whose scaling is read, excepted.
-    """
-    metadata, tensors = read_metadata(path)
-    architecture = metadata.get("general.architecture", "")
-    scaling = metadata.get(f"{architecture}.rope.scaling.type", "none")
-    dropped = [name for name in ROPE_TENSORS if name in tensors]
-    if scaling != "none" and architecture != "gpt-oss":
-        dropped.append(f"rope.scaling.type = {scaling}")
-    if dropped:
-        raise UsageError(
-            f"GGUF file {str(path)!r} carries RoPE scaling ({', '.join(dropped)}) that transformers does not read",
-            "its frequencies would be wrong: use the model's safetensors files",
-        )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ctxeval.errors import RunError, UsageError
 from ctxeval.model.adapter import merge_adapter, read_adapter
 from ctxeval.model.gguf import no_gguf_bar, quantization
+from ctxeval.model.gguf_rope import check_applied
 from ctxeval.model.placement import Dtype, choose_device, choose_dtype
 from ctxeval.model.source import Kind, Source, quiet, read_config, read_tokenizer, reason, resolve_source
 from ctxeval.spec import ModelSpec
@@ -153,6 +154,8 @@ def _load_weights(
             "transformers would fill them with random numbers: is the checkpoint complete, and a causal one?",
         )
     model.requires_grad_(False)
+    if source.gguf_path is not None:
+        check_applied(model, source.gguf_path)
     return model
 
 

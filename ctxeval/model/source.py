@@ -95,7 +95,7 @@ def read_config(spec: ModelSpec) -> PreTrainedConfig:
 
     Raises:
         UsageError: no such model or not to be had, a configuration that transformers refuses, an encoder-decoder or
-            other non-causal model, or a GGUF file whose RoPE scaling transformers would drop.
+            other non-causal model, or a GGUF file with RoPE scaling that cannot be applied.
     """
     source = resolve_source(spec.name_or_path)
     if spec.revision is not None and source.kind != "hub":
@@ -109,10 +109,13 @@ def read_config(spec: ModelSpec) -> PreTrainedConfig:
 @lru_cache(maxsize=4)
 def _gguf_config(path: Path, modified_ns: int) -> PreTrainedConfig:
     """Read a GGUF file's configuration; `modified_ns` only makes a changed file a new key of the cache."""
-    from ctxeval.model.gguf import check_rope
+    from ctxeval.model.gguf_rope import apply_scaling, native_scaling
 
-    check_rope(path)
-    return _auto_config(ModelSpec(str(path)), Source("gguf", path.stem, str(path.parent), path.name))
+    scaling = native_scaling(path)
+    config = _auto_config(ModelSpec(str(path)), Source("gguf", path.stem, str(path.parent), path.name))
+    if scaling is not None:
+        apply_scaling(config, scaling, path)
+    return config
 
 
 def _auto_config(spec: ModelSpec, source: Source) -> PreTrainedConfig:

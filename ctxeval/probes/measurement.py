@@ -27,6 +27,12 @@ class Measurement:
     read: Callable[[Sequence[TokenScores]], Mapping[str, Any]]
     excerpt: Excerpt | None = None
 
+    @property
+    def length(self) -> int:
+        """Tokens of context that the model reads: for a window of a longer text, those of the window."""
+        length: int = self.columns.get("window", self.columns["context_length"])
+        return length
+
     def bind(self, scale: str, factor: float, identity: Mapping[str, Any]) -> Cell:
         """Return the unmeasured cell of this row for one scaling.
 

@@ -151,7 +151,7 @@ def verdict_line(comparison: Comparison) -> str:
 
 def _where(changes: Sequence[Change]) -> str:
     """Name the lengths, a metric at a time, with the largest change of each; log-probs only where nothing else is."""
-    parts = []
+    parts: list[str] = []
     for metric in METRICS:
         mine = [one for one in changes if one.metric == metric]
         if not mine or (metric == "answer log-prob" and parts):

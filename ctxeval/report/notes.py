@@ -128,6 +128,7 @@ def warnings(cells: pd.DataFrame, manifest: Mapping[str, Any], summary: Headline
         lines.append("packed plan without an exact subset: its agreement is unknown")
     lines += _gaps(cells)
     lines += _empty_depths(cells, manifest)
+    lines += _inert(manifest)
     if not manifest.get("finished"):
         lines.append("the run is not finished: more cells may follow")
     elif lost := lost_text(manifest, len(cells)):
@@ -136,6 +137,15 @@ def warnings(cells: pd.DataFrame, manifest: Mapping[str, Any], summary: Headline
     if 0 < units < FEW_DOCUMENTS:
         lines.append(f"{counted(units, 'document')}: intervals are wide; {FEW_DOCUMENTS} or more are advised")
     return [one_line(line) for line in lines]
+
+
+def _inert(manifest: Mapping[str, Any]) -> list[str]:
+    """Name the scalings whose temperature this model cancels."""
+    inert = [name for name, proof in (manifest.get("proofs") or {}).items() if proof.get("temperature") == "inert"]
+    if not inert:
+        return []
+    why = "this model normalises q and k after RoPE"
+    return [f"the temperature of {', '.join(inert)} has no effect: {why}, so that yarn is ntk-parts here"]
 
 
 def _gaps(cells: pd.DataFrame) -> list[str]:

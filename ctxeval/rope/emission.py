@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ctxeval.errors import RunError
-from ctxeval.rope.scaling import Frequencies, Scaled
+from ctxeval.rope.frequencies import Frequencies, Scaled
 from ctxeval.rope.sites import Site
+from ctxeval.rope.tables import TableSite
 
 #: Unit of fp32 rounding: the frequency and its product with the position are each off by half of it, relative.
 ROUNDING = 2.0**-23
@@ -46,26 +47,10 @@ def emit(site: Site, positions: Sequence[int]) -> tuple[Frequencies, Frequencies
     Raises:
         RunError: the module's forward does not take position ids, or returns neither a pair nor a complex table.
     """
-    module = site.module
-    parameters = inspect.signature(module.forward).parameters
-    if "position_ids" not in parameters:
-        raise RunError(
-            f"{site.label}: forward of {type(module).__name__} takes {', '.join(parameters)}, not position_ids",
-            "what it emits cannot be proved",
-        )
-    device = site.inv_freq.device
-    ids = torch.tensor([list(positions)], device=device)
-    if hasattr(module, "mrope_section"):  # time, height and width positions, equal on text
-        ids = ids.expand(3, 1, -1)
-    dummy = torch.zeros(1, len(positions), 1, dtype=torch.float32, device=device)
-    arguments = {"layer_type": site.prefix} if site.prefix else {}
-    with torch.no_grad():
-        emitted = module(dummy, position_ids=ids, **arguments)
-    if isinstance(emitted, Tensor) and emitted.is_complex():
-        emitted = (emitted.real, emitted.imag)
+    emitted = _call(site, torch.tensor([list(positions)], device=site.inv_freq.device))
     if not isinstance(emitted, tuple) or len(emitted) != 2:
         raise RunError(
-            f"{site.label}: forward of {type(module).__name__} returns {type(emitted).__name__}", "not cos, sin"
+            f"{site.label}: forward of {type(site.module).__name__} returns {type(emitted).__name__}", "not cos, sin"
         )
     cos, sin = (_table(part, len(positions)) for part in emitted)
     return cos, sin
@@ -82,10 +67,10 @@ def deviation(site: Site, wanted: Scaled, positions: Sequence[int]) -> Deviation
     emitted = np.stack(emit(site, positions))  # (2, positions, emitted dims)
     angles = np.outer(np.asarray(positions, dtype=np.float64), wanted.inv_freq)
     reference = np.stack([np.cos(angles), np.sin(angles)]) * wanted.attention_factor  # (2, positions, pairs)
-    allowed = wanted.attention_factor * (angles * ROUNDINGS * ROUNDING + FLOOR)
+    allowed = wanted.attention_factor * (angles * ROUNDINGS * ROUNDING + rounding_floor(site))
     candidates = [
         _worst(emitted, reference[..., layout], allowed[..., layout], positions, layout)
-        for layout in _layouts(wanted.inv_freq.size)
+        for layout in layouts(wanted.inv_freq.size)
         if layout.size == emitted.shape[-1]
     ]
     if not candidates:
@@ -93,7 +78,33 @@ def deviation(site: Site, wanted: Scaled, positions: Sequence[int]) -> Deviation
     return min(candidates, key=lambda worst: worst.excess)
 
 
-def _layouts(pairs: int) -> tuple[NDArray[np.intp], ...]:
+def rounding_floor(site: Site) -> float:
+    """Return the absolute error of cos and sin that rounding them explains: a table in bf16 holds them in bf16."""
+    return FLOOR if site.table is None else max(FLOOR, torch.finfo(site.table.dtype).eps)
+
+
+@torch.no_grad()
+def _call(site: Site, ids: torch.Tensor) -> Any:
+    """Call the module of `site` with position ids (1, positions), however it wants to be called."""
+    if isinstance(site, TableSite):
+        return site.emit(ids)
+    module = site.module
+    parameters = inspect.signature(module.forward).parameters
+    if "position_ids" not in parameters:
+        raise RunError(
+            f"{site.label}: forward of {type(module).__name__} takes {', '.join(parameters)}, not position_ids",
+            "what it emits cannot be proved",
+        )
+    dummy = torch.zeros(1, ids.shape[-1], 1, dtype=torch.float32, device=ids.device)
+    if hasattr(module, "mrope_section"):  # time, height and width positions, equal on text
+        ids = ids.expand(3, 1, -1)
+    emitted = module(dummy, position_ids=ids, **({"layer_type": site.prefix} if site.prefix else {}))
+    if isinstance(emitted, Tensor) and emitted.is_complex():
+        emitted = (emitted.real, emitted.imag)
+    return emitted
+
+
+def layouts(pairs: int) -> tuple[NDArray[np.intp], ...]:
     """Return the pair that each emitted dimension belongs to, in each of the layouts in use."""
     once = np.arange(pairs)
     return once, np.concatenate([once, once]), np.repeat(once, 2)

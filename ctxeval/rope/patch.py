@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import math
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
 
 from ctxeval.errors import RunError, UsageError
+from ctxeval.rope.base import Base, base_of, varies
+from ctxeval.rope.factors import with_factors
+from ctxeval.rope.frequencies import Scaled
 from ctxeval.rope.options import validate_options
-from ctxeval.rope.scaling import Scaled, scale_frequencies
-from ctxeval.rope.sites import Site, find_sites
-from ctxeval.rope.snapshot import SiteState, capture, in_fp32, native_factor, put_back
+from ctxeval.rope.scaling import scale_frequencies
+from ctxeval.rope.setting import Applied
+from ctxeval.rope.sites import Site, find_sites, unwrap
+from ctxeval.rope.snapshot import PatchState, SiteState, capture, in_fp32, put_back
+from ctxeval.rope.softmax import find_softmax_scales, native_temperature, with_mscale, yarn_temperature
 from ctxeval.rope.windows import read_windows, rope_parameters, text_config
 from ctxeval.spec import parse_method
 
 #: Set on a rotary module while its table is not the native one: a second patch would take it for native.
 MARK = "_ctxeval_scaled"
-
-
-@dataclass(frozen=True)
-class Applied:
-    """What a patch was last asked for; `native_window` in tokens, None only under `none`."""
-
-    method: str = "none"
-    factor: float = 1.0
-    native_window: int | None = None
-    options: dict[str, Any] = field(default_factory=dict)
 
 
 class RopePatch:
@@ -43,18 +37,24 @@ class RopePatch:
         model: the transformers model.
         sites: its rotary tables; of those, `site.extended` are scaled.
         native: the state of each site as found, with tables in fp32. The base of every scaling.
+        softmax: the softmax scales that hold a part of YaRN's temperature (MLA with `mscale_all_dim`), mostly none.
+        native_softmax: their values as found.
         applied: what is in force.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, layer_types: Collection[str] | None = None) -> None:
         """Find the tables of `model` (a transformers model, or an object whose `.model` is one) and copy them.
 
+        Args:
+            model: as above.
+            layer_types: the layer types that are scaled, or `all`; by default the global ones.
+
         Raises:
-            UsageError: the model has no rotary tables.
+            UsageError: the model has no rotary tables, or none for such a layer type.
             RunError: a table was cast from fp32 and cannot be recomputed, or the model is patched already.
         """
         self.model = unwrap(model)
-        self.sites: tuple[Site, ...] = find_sites(self.model)
+        self.sites: tuple[Site, ...] = find_sites(self.model, layer_types)
         for site in self.sites:
             if hasattr(site.module, MARK):
                 raise RunError(
@@ -62,50 +62,92 @@ class RopePatch:
                 )
         self._found = tuple(capture(site) for site in self.sites)
         self.native: tuple[SiteState, ...] = tuple(map(in_fp32, self.sites, self._found))
+        self._parameters = rope_parameters(text_config(self.model.config))
+        self.softmax = find_softmax_scales(self.model, self._parameters)
+        self.native_softmax: tuple[float, ...] = tuple(one.value for one in self.softmax)
         self.applied = Applied()
 
-    def apply(self, method: str, *, factor: float = 1.0, native_window: int | None = None, **options: Any) -> None:
+    def apply(
+        self,
+        method: str,
+        *,
+        factor: float = 1.0,
+        native_window: int | None = None,
+        from_scratch: bool = False,
+        context_length: int | None = None,
+        target_length: int | None = None,
+        **options: Any,
+    ) -> None:
         """Bring the model to one setting, whatever was in force before.
 
         `none` is the native state itself, whatever the factor.
 
         Args:
             method: a canonical method name.
-            factor: target / native window.
-            native_window: tokens; needed by every method but `none`.
+            factor: target / L.
+            native_window: L, the window in tokens that the base serves; needed by every method but `none`.
+            from_scratch: start from plain RoPE, whose L is the pretrain window, not from the native frequencies.
+            context_length: tokens that frequencies are frozen for, where they depend on it: those of the method (by
+                default the target, L * factor) or, under `none`, the checkpoint's own (by default they are left to
+                change while the model reads).
+            target_length: the longest context that will be read, in tokens, where it is more than factor * L. Models
+                that look sin and cos up get a table of that many rows.
             **options: of the method, see `ctxeval.rope.options.OPTIONS`.
 
         Raises:
             UsageError: a bad method, factor, window or option, or one that this model cannot take. Nothing changed.
             RunError: a rotary module has no place for the temperature. The model is as found.
         """
-        if method == "none":
-            validate_options(method, options)
-            self._put(self.native)
-        else:
-            if native_window is None:
-                raise UsageError(f"scaling {method} without a native window", "give --native-window")
-            wanted = self.intended(method, factor=factor, native_window=native_window, **options)
-            self._put(self.native)
-            self._write(method, wanted)
-        self.applied = Applied(method, float(factor), native_window, dict(options))
+        asked = Applied(method, float(factor), native_window, dict(options), from_scratch, context_length)
+        if method != "none" and native_window is None:
+            raise UsageError(f"scaling {method} without a native window", "give --native-window")
+        wanted = self.intended(asked)
+        rows = max(math.ceil(factor * (native_window or 0)), target_length or 0, context_length or 0)
+        self._put(self.native)
+        self._write(asked, wanted, rows)
+        self.applied = asked
 
-    def intended(self, method: str, *, factor: float, native_window: int, **options: Any) -> tuple[Scaled, ...]:
+    def intended(self, asked: Applied) -> tuple[Scaled, ...]:
         """Compute what each site should emit: fp64 frequencies and the whole factor on cos and sin. Changes nothing.
 
         Raises:
             UsageError: as `apply`.
         """
-        validate_options(method, options)
+        validate_options(asked.method, asked.options)
         result = []
-        for site, state in zip(self.sites, self.native, strict=True):
-            values = base_frequencies(site, state, method).double().cpu().numpy()
-            scaled = Scaled(values, 1.0)
-            if site.extended:
-                scaled = scale_frequencies(method, values, native_window=native_window, factor=factor, **options)
-                self._refuse_softmax_scaling(method, scaled.attention_factor)
-            result.append(Scaled(scaled.inv_freq, scaled.attention_factor * native_factor(site, state)))
+        for site, base in zip(self.sites, self.bases(asked), strict=True):
+            scaled = Scaled(base.inv_freq, 1.0)
+            if site.extended and asked.method != "none":
+                scaled = scale_frequencies(
+                    asked.method,
+                    base.inv_freq,
+                    native_window=asked.native_window or 0,
+                    factor=asked.factor,
+                    context_length=asked.context_length,
+                    **asked.options,
+                )
+                if self._parameters.get("mscale_all_dim"):
+                    scaled = with_mscale(asked, scaled, self._parameters, self.softmax)
+            result.append(Scaled(scaled.inv_freq, scaled.attention_factor * base.attention_factor))
         return tuple(result)
+
+    def bases(self, asked: Applied) -> tuple[Base, ...]:
+        """Return what a setting starts from at each site.
+
+        Raises:
+            UsageError: see `ctxeval.rope.base.base_of`.
+        """
+        return tuple(
+            base_of(site, state, asked.method, from_scratch=asked.from_scratch, context_length=asked.context_length)
+            for site, state in zip(self.sites, self.native, strict=True)
+        )
+
+    def intended_softmax(self, asked: Applied) -> tuple[float, ...]:
+        """Compute what each softmax scale should be. Changes nothing."""
+        ratio = 1 / native_temperature(self._parameters).softmax if asked.from_scratch else 1.0
+        if self.softmax and asked.method == "yarn":
+            ratio *= yarn_temperature(asked.factor, self._parameters).softmax
+        return tuple(native * ratio for native in self.native_softmax)
 
     def restore(self) -> None:
         """Put every table and attribute back as found, bit for bit, cast tables included."""
@@ -119,93 +161,92 @@ class RopePatch:
             table = site.inv_freq.detach().cpu()
             digest.update(f"{site.label} {table.dtype} {site.attention_scaling!r}\n".encode())
             digest.update(table.double().numpy().tobytes())
+        for scale in self.softmax:
+            digest.update(f"{scale.name} softmax {scale.value!r}\n".encode())
         return digest.hexdigest()
 
+    def state(self) -> PatchState:
+        """Copy what is in force, whoever put it there."""
+        return PatchState(tuple(map(capture, self.sites)), tuple(scale.value for scale in self.softmax))
+
+    def set_state(self, state: PatchState) -> None:
+        """Put back what `state` returned. What `applied` says is not changed."""
+        for site, one in zip(self.sites, state.sites, strict=True):
+            put_back(site, one)
+        for scale, value in zip(self.softmax, state.softmax, strict=True):
+            scale.write(value)
+
+    def set_native(self) -> None:
+        """Put the native state in force for a comparison. What `applied` says is not changed."""
+        self.set_state(PatchState(self.native, self.native_softmax))
+
     def _put(self, states: tuple[SiteState, ...]) -> None:
-        for site, state in zip(self.sites, states, strict=True):
-            put_back(site, state)
+        self.set_state(PatchState(states, self.native_softmax))
+        for site in self.sites:
             if hasattr(site.module, MARK):
                 delattr(site.module, MARK)
 
-    def _write(self, method: str, wanted: tuple[Scaled, ...]) -> None:
+    def _write(self, asked: Applied, wanted: tuple[Scaled, ...], rows: int) -> None:
+        frozen = asked.method != "none" or asked.context_length is not None
         try:
-            for site, scaled in zip(self.sites, wanted, strict=True):
-                if site.extended:
-                    table = torch.from_numpy(scaled.inv_freq).to(site.inv_freq.device, torch.float32)
-                    site.write_inv_freq(table)
-                    site.write_attention_scaling(scaled.attention_factor)
-                    site.freeze()
-                    setattr(site.module, MARK, method)
+            for site, state, scaled in zip(self.sites, self.native, wanted, strict=True):
+                if site.extended and frozen and (asked.method != "none" or varies(site, state)):
+                    values = torch.from_numpy(scaled.inv_freq).to(site.inv_freq.device, torch.float32)
+                    site.write(values, scaled.attention_factor, rows)
+                    setattr(site.module, MARK, asked.method)
+                else:
+                    site.extend(rows)
         except RunError:
             self.restore()
             raise
-
-    def _refuse_softmax_scaling(self, method: str, temperature: float) -> None:
-        """Refuse a temperature on models whose attention carries a YaRN temperature of its own (MLA)."""
-        if temperature != 1.0 and rope_parameters(text_config(self.model.config)).get("mscale_all_dim"):
-            raise UsageError(
-                f"scaling {method} on a model with mscale_all_dim: its softmax holds a YaRN temperature already, and "
-                "another on cos and sin would reach the rotated dimensions only",
-                "choose pi, ntk or ntk-parts, or --attention-factor 1",
-            )
+        for scale, value in zip(self.softmax, self.intended_softmax(asked), strict=True):
+            scale.write(value)
 
 
 @contextmanager
 def scaled_rope(
-    model: Any, method: str, *, factor: float = 1.0, native_window: int | None = None, **options: Any
+    model: Any,
+    method: str,
+    *,
+    factor: float = 1.0,
+    native_window: int | None = None,
+    from_scratch: bool = False,
+    context_length: int | None = None,
+    target_length: int | None = None,
+    layer_types: Collection[str] | None = None,
+    **options: Any,
 ) -> Iterator[RopePatch]:
     """Scale a model's rotary frequencies inside a `with` block; on leaving, also by an exception, they are restored.
 
     Args:
         model: a transformers model, or an object whose `.model` is one.
         method: a method name or alias.
-        factor: target / native window.
-        native_window: tokens; read from the model's configuration when None.
-        **options: of the method.
+        factor: target / L.
+        native_window: L in tokens; read from the model's configuration when None: the native window, or the pretrain
+            window from scratch.
+        from_scratch, context_length, target_length: as `RopePatch.apply`.
+        layer_types: as `RopePatch`.
+        **options: of the method. LongRoPE's factors are read from a checkpoint that has them, if left out.
 
     Raises:
         UsageError, RunError: as `RopePatch` and `RopePatch.apply`; also when the configuration has no window.
     """
     method = parse_method(method)
-    patch = RopePatch(model)
+    patch = RopePatch(model, layer_types)
     if native_window is None and method != "none":
-        native_window = read_windows(patch.model.config).native
-    patch.apply(method, factor=factor, native_window=native_window, **options)
+        windows = read_windows(patch.model.config)
+        native_window = windows.pretrain if from_scratch else windows.native
+    options = with_factors(method, options, patch.model.config, from_scratch=from_scratch)
+    patch.apply(
+        method,
+        factor=factor,
+        native_window=native_window,
+        from_scratch=from_scratch,
+        context_length=context_length,
+        target_length=target_length,
+        **options,
+    )
     try:
         yield patch
     finally:
         patch.restore()
-
-
-def unwrap(model: Any) -> nn.Module:
-    """Return the transformers model: `model` itself, or its `.model`.
-
-    Raises:
-        UsageError: neither is a torch module with a configuration.
-    """
-    inner = model if isinstance(model, nn.Module) else getattr(model, "model", None)
-    if not isinstance(inner, nn.Module) or not hasattr(inner, "config"):
-        raise UsageError(f"{type(model).__name__} is not a transformers model", "pass what from_pretrained returns")
-    return inner
-
-
-def base_frequencies(site: Site, state: SiteState, method: str) -> torch.Tensor:
-    """Return the native frequencies (rotary_dim/2,) that a scaling starts from.
-
-    A dynamic module's table depends on what it read before; its base is the copy it resets to.
-
-    Raises:
-        UsageError: a LongRoPE module, which switches between two tables: no single one is native.
-    """
-    kind = state.attributes.get("rope_type", "default")
-    kind = kind.get(site.prefix, "default") if isinstance(kind, dict) else kind
-    if not site.extended or method == "none":
-        return state.inv_freq
-    if kind == "longrope":
-        raise UsageError(
-            f"scaling {method} on {site.label}, a LongRoPE table that changes with the length read",
-            "use none, or a checkpoint without LongRoPE",
-        )
-    if "dynamic" in str(kind) and state.original_inv_freq is not None:
-        return state.original_inv_freq
-    return state.inv_freq

@@ -20,38 +20,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from ctxeval.errors import UsageError
-from ctxeval.rope.options import BETA_FAST, BETA_SLOW, validate_factor, validate_options, validate_window
+from ctxeval.rope.frequencies import (
+    GEOMETRIC_TOLERANCE,
+    Frequencies,
+    Scaled,
+    log_line,
+    pair_at_turns,
+    turning,
+    turns,
+    wavelengths,
+)
+from ctxeval.rope.lengthwise import longrope, ntk_dynamic
+from ctxeval.rope.options import (
+    BETA_FAST,
+    BETA_SLOW,
+    HIGH_FREQ_FACTOR,
+    LENGTH_DEPENDENT,
+    LOW_FREQ_FACTOR,
+    validate_factor,
+    validate_options,
+    validate_window,
+)
 
-Frequencies = NDArray[np.float64]
-
-#: A fitted line through log frequencies counts as exact below this: some fp32 roundings (6e-8 each, relative).
-GEOMETRIC_TOLERANCE = 1e-6
+__all__ = ["SCALINGS", "Frequencies", "Scaled", "pair_at_turns", "scale_frequencies", "turns", "wavelengths"]
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """Frequencies `inv_freq` (rotary_dim/2,), fp64, rad/token, and the factor on cos and sin that goes with them."""
-
-    inv_freq: Frequencies
-    attention_factor: float
-
-
-def scale_frequencies(method: str, inv_freq: ArrayLike, *, native_window: int, factor: float, **options: Any) -> Scaled:
-    """Scale native frequencies by a method.
+def scale_frequencies(
+    method: str,
+    inv_freq: ArrayLike,
+    *,
+    native_window: int,
+    factor: float,
+    context_length: int | None = None,
+    **options: Any,
+) -> Scaled:
+    """Scale frequencies by a method.
 
     Args:
-        method: `none`, `pi`, `ntk`, `ntk-parts`, `yarn` or `abf`.
-        inv_freq: native frequencies, (rotary_dim/2,), rad/token, fastest first.
-        native_window: L, the window that the native frequencies serve, in tokens.
-        factor: s, target length / L, at least 1. `none` ignores it; under `abf` the new base alone decides.
+        method: a canonical name, a key of `SCALINGS`.
+        inv_freq: the frequencies to start from, (rotary_dim/2,), rad/token, fastest first.
+        native_window: L, the window that those frequencies serve, in tokens.
+        factor: s, target length / L, at least 1. `none` ignores it, `ntk-dynamic` goes by the context length; under
+            `abf` the new base alone decides, under `longrope` the per-pair factors (s gives the temperature).
+        context_length: tokens; where the frequencies depend on it, what they are frozen at. By default s * L.
         **options: see `ctxeval.rope.options.OPTIONS`. `attention_factor` replaces the method's own.
 
     Returns:
@@ -67,6 +85,9 @@ def scale_frequencies(method: str, inv_freq: ArrayLike, *, native_window: int, f
     if native.ndim != 1 or native.size == 0 or not np.all(np.isfinite(native)) or np.any(native < 0):
         raise UsageError(f"native frequencies of shape {native.shape}", "a finite, non-negative vector is needed")
     own = {name: value for name, value in options.items() if name != "attention_factor"}
+    if method in LENGTH_DEPENDENT:
+        own["context_length"] = round(factor * native_window) if context_length is None else context_length
+        validate_window(own["context_length"])
     scaled = SCALINGS[method](native, native_window, float(factor), **own)
     return Scaled(scaled.inv_freq, float(options.get("attention_factor", scaled.attention_factor)))
 
@@ -87,7 +108,7 @@ def _ntk(native: Frequencies, window: int, factor: float) -> Scaled:
     Written on the native frequencies this is w_i * s**(-i/(n-1)): the fastest pair is unchanged, the slowest divided
     by exactly s. Not `dynamic` of transformers, which changes with the length read so far.
     """
-    pairs = _turning(native, "ntk")
+    pairs = turning(native, "ntk")
     index = np.arange(pairs)
     result = native.copy()
     result[:pairs] *= factor ** (-index / (pairs - 1))
@@ -109,7 +130,7 @@ def _ntk_parts(
     index, with its ends moved outward to whole indices if `truncate`, as in jquesnelle/yarn and in transformers.
     Checkpoints were trained with the latter. The two differ by up to 41 % in w_i (theta 1e4, L 8192, s 4).
     """
-    pairs = _turning(native, "ntk-parts")
+    pairs = turning(native, "ntk-parts")
     low, high = pair_at_turns(native, window, beta_fast), pair_at_turns(native, window, beta_slow)
     if truncate:
         low, high = math.floor(low), math.ceil(high)
@@ -130,10 +151,29 @@ def _yarn(native: Frequencies, window: int, factor: float, **options: Any) -> Sc
     return Scaled(parts.inv_freq, 0.1 * math.log(factor) + 1.0)
 
 
+def _llama3(
+    native: Frequencies,
+    window: int,
+    factor: float,
+    low_freq_factor: float = LOW_FREQ_FACTOR,
+    high_freq_factor: float = HIGH_FREQ_FACTOR,
+    original_window: int | None = None,
+) -> Scaled:
+    """Llama 3.1: no paper states it; `apply_scaling` of meta-llama/llama-models, as in transformers.
+
+    A pair that turns more than `high_freq_factor` times within `original_window` is kept, one that turns less than
+    `low_freq_factor` times divided by s; in between the result is linear in the number of turns. `original_window` is
+    L by default: 8,192 in Llama 3.1, whose factor of 8 is half of what its window grew by.
+    """
+    count = turns(native, original_window or window)
+    share = np.clip((count - low_freq_factor) / (high_freq_factor - low_freq_factor), 0.0, 1.0)
+    return Scaled(native * share + native / factor * (1 - share), 1.0)
+
+
 def _abf(native: Frequencies, window: int, factor: float, rope_theta: float) -> Scaled:
     """Adjusted base frequency: theta replaced by `rope_theta` (Xiong et al. 2023, arXiv:2309.16039, section 4.1)."""
-    pairs = _turning(native, "abf")
-    intercept, _, error = _log_line(native[:pairs])
+    pairs = turning(native, "abf")
+    intercept, _, error = log_line(native[:pairs])
     if error > GEOMETRIC_TOLERANCE:
         raise UsageError(
             f"abf on frequencies that have no single base (log residual {error:.2g})",
@@ -145,70 +185,15 @@ def _abf(native: Frequencies, window: int, factor: float, rope_theta: float) -> 
 
 
 SCALINGS: Mapping[str, Callable[..., Scaled]] = MappingProxyType(
-    {"none": _none, "pi": _pi, "ntk": _ntk, "ntk-parts": _ntk_parts, "yarn": _yarn, "abf": _abf}
+    {
+        "none": _none,
+        "pi": _pi,
+        "ntk": _ntk,
+        "ntk-dynamic": ntk_dynamic,
+        "ntk-parts": _ntk_parts,
+        "yarn": _yarn,
+        "llama3": _llama3,
+        "longrope": longrope,
+        "abf": _abf,
+    }
 )
-
-
-def wavelengths(inv_freq: ArrayLike) -> Frequencies:
-    """Return tokens a full turn of each pair takes, 2 pi / w_i, (rotary_dim/2,); inf where a pair does not turn."""
-    native = np.asarray(inv_freq, dtype=np.float64)
-    return np.divide(2 * np.pi, native, out=np.full_like(native, np.inf), where=native > 0)
-
-
-def turns(inv_freq: ArrayLike, window: int) -> Frequencies:
-    """Return how often each pair turns within `window` tokens, window * w_i / (2 pi), (rotary_dim/2,)."""
-    return np.asarray(inv_freq, dtype=np.float64) * window / (2 * np.pi)
-
-
-def pair_at_turns(inv_freq: ArrayLike, window: int, number: float) -> float:
-    """Return the fractional pair index at which a pair turns `number` times within `window` tokens.
-
-    Log-linear in the index: on geometric frequencies a line fitted to all pairs, which equals
-    d ln(L / (2 pi r)) / (2 ln theta) and averages out fp32 rounding of the input; otherwise piecewise, with the end
-    segments continued. Below 0 or above n - 1 where no pair turns that often or that seldom.
-
-    Raises:
-        UsageError: fewer than two pairs turn.
-    """
-    native = np.asarray(inv_freq, dtype=np.float64)
-    native = native[: _turning(native, "the ramp")]
-    wanted = math.log(2 * math.pi * number / window)
-    intercept, slope, error = _log_line(native)
-    if error <= GEOMETRIC_TOLERANCE:
-        return (wanted - intercept) / slope
-    # Tables of per-pair factors (LongRoPE) need not fall strictly; the running minimum does not rise.
-    logs = np.minimum.accumulate(np.log(native))
-    if wanted > logs[0]:
-        return float((wanted - logs[0]) / _descent(logs[1] - logs[0], slope))
-    if wanted < logs[-1]:
-        return float(logs.size - 1 + (wanted - logs[-1]) / _descent(logs[-1] - logs[-2], slope))
-    return float(np.interp(-wanted, -logs, np.arange(logs.size)))
-
-
-def _descent(segment: float, mean: float) -> float:
-    return segment if segment < -GEOMETRIC_TOLERANCE else mean
-
-
-def _log_line(native: Frequencies) -> tuple[float, float, float]:
-    """Fit ln w_i = intercept + slope * i by least squares; also the largest residual. A plain RoPE intercept is 0."""
-    index = np.arange(native.size, dtype=np.float64)
-    logs = np.log(native)
-    centred = index - index.mean()
-    slope = float(centred @ logs / (centred @ centred))
-    if abs(logs[0]) <= GEOMETRIC_TOLERANCE:
-        through_origin = float(index @ logs / (index @ index))
-        if np.max(np.abs(logs - through_origin * index)) <= GEOMETRIC_TOLERANCE:
-            return 0.0, through_origin, 0.0
-    intercept = float(logs.mean() - slope * index.mean())
-    return intercept, slope, float(np.max(np.abs(logs - intercept - slope * index)))
-
-
-def _turning(native: Frequencies, method: str) -> int:
-    """Count the pairs that turn: at least two, of different speed, and before any that do not."""
-    pairs = int(np.count_nonzero(native))
-    if pairs < 2 or np.any(native[:pairs] == 0) or not native[pairs - 1] < native[0]:
-        raise UsageError(
-            f"{method} on {native.size} rotary pairs of which {pairs} turn",
-            "it needs at least two that turn, fastest first; choose pi",
-        )
-    return pairs

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from ctxeval.errors import RunError, UsageError
-from ctxeval.rope.layers import extended_types
+from ctxeval.model.positions import describe_positions, text_modules
+from ctxeval.rope.layers import chosen_types, is_local
 
 BUFFER = "inv_freq"
 #: Tables that transformers keeps beside the one in use.
 SHADOWS = ("original", "long", "short")
-#: Parts of a dotted module name (or class name) that mean: rotary positions of something other than text.
-TOWER_WORDS = ("vision", "visual", "image", "video", "audio", "speech")
-#: The largest sinusoid or learned table is called one of these.
-TABLE_NAMES = ("wpe", "embed_positions", "position_embeddings", "position_embedding", "pos_emb", "pos_embed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +91,28 @@ class Site:
         kind = getattr(self.module, "rope_type", "default")
         return str(kind.get(self.prefix, "default") if isinstance(kind, Mapping) else kind)
 
+    def write(self, values: Tensor, factor: float, rows: int) -> None:
+        """Set frequencies (rotary_dim/2,) and the factor on cos and sin, so that they stay. `rows` are for tables.
+
+        Raises:
+            RunError: as `write_attention_scaling`.
+        """
+        self.write_inv_freq(values)
+        self.write_attention_scaling(factor)
+        self.freeze()
+
+    @property
+    def table(self) -> Tensor | None:
+        """The table of sin and cos that the module looks up; None where it computes them."""
+        return None
+
+    def put_table(self, table: Tensor) -> None:
+        """Put back a table of sin and cos: not for a module that computes them."""
+        raise NotImplementedError(self.label)
+
+    def extend(self, rows: int) -> None:
+        """Make room for `rows` positions where sin and cos are looked up."""
+
     def freeze(self) -> None:
         """Stop the module from recomputing the table in its forward.
 
@@ -111,27 +130,60 @@ class Site:
             )
 
 
-def find_sites(model: nn.Module) -> tuple[Site, ...]:
-    """Find every table of rotary frequencies of the text decoder, in the order of the model's modules.
+def unwrap(model: Any) -> nn.Module:
+    """Return the transformers model: `model` itself, or its `.model`.
 
     Raises:
-        UsageError: there is none; the message says what the model has instead.
+        UsageError: neither is a torch module with a configuration.
     """
-    found = [(name, module, prefix) for name, module in _text_modules(model) for prefix in _prefixes(module)]
+    inner = model if isinstance(model, nn.Module) else getattr(model, "model", None)
+    if not isinstance(inner, nn.Module) or not hasattr(inner, "config"):
+        raise UsageError(f"{type(model).__name__} is not a transformers model", "pass what from_pretrained returns")
+    return inner
+
+
+def find_sites(model: nn.Module, layer_types: Collection[str] | None = None) -> tuple[Site, ...]:
+    """Find every table of rotary frequencies of the text decoder, in the order of the model's modules.
+
+    Args:
+        model: a transformers model.
+        layer_types: those that a scaling changes, `all` for all of them; by default the global ones.
+
+    Raises:
+        UsageError: there is none, and the message says what the model has instead; or a layer type it has not.
+    """
+    from ctxeval.rope.tables import find_tables
+
+    modules = list(text_modules(model))
+    found = [Site(name, module, prefix, False) for name, module in modules for prefix in _prefixes(module)]
+    found += find_tables(modules)
     if not found:
         raise UsageError(
-            f"{type(model).__name__} has no rotary frequencies to scale: {_instead(model)}",
-            "ctxeval extends RoPE models whose rotary module has an inv_freq buffer",
+            f"{type(model).__name__} has no rotary frequencies to scale: {describe_positions(model)}",
+            "ctxeval extends models with rotary position embeddings (RoPE)",
         )
-    extended = extended_types(prefix for _, _, prefix in found)
-    return tuple(Site(name, module, prefix, prefix in extended) for name, module, prefix in found)
+    types = {site.prefix for site in found}
+    chosen = chosen_types(types, layer_types, {prefix for prefix in types if _served_locally(prefix, modules)})
+    return tuple(replace(site, extended=site.prefix in chosen) for site in found)
 
 
-def _text_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    for name, module in model.named_modules():
-        where = f"{name}.{type(module).__name__}".lower()
-        if not any(word in where for word in TOWER_WORDS):
-            yield name, module
+def _served_locally(prefix: str, modules: Iterable[tuple[str, nn.Module]]) -> bool:
+    """Tell whether only local layers ask for the tables of `prefix`, where layers say so: DeepSeek V4's `main`."""
+    asking: dict[Any, set[str]] = {}
+    for _, module in modules:
+        layer_type = getattr(module, "layer_type", None)
+        if hasattr(module, "rope_layer_type") and isinstance(layer_type, str):
+            asking.setdefault(module.rope_layer_type, set()).add(layer_type)
+    return bool(asking) and all(map(is_local, asking.get(prefix, ())))
+
+
+def has_sites(model: nn.Module) -> bool:
+    """Tell whether a model, loaded or on the meta device, has rotary frequencies."""
+    try:
+        find_sites(model)
+    except UsageError:
+        return False
+    return True
 
 
 def _prefixes(module: nn.Module) -> Iterator[str]:
@@ -142,27 +194,3 @@ def _prefixes(module: nn.Module) -> Iterator[str]:
             prefix = name[: -len(BUFFER) - 1]
             if prefix.split("_")[-1] not in SHADOWS:
                 yield prefix
-
-
-def _instead(model: nn.Module) -> str:
-    """Say how the model knows positions, as far as its configuration and modules show."""
-    modules = list(_text_modules(model))
-    if any("alibi" in attribute for _, module in modules for attribute in dir(module)):
-        return "it uses ALiBi biases"
-    tables: dict[str, Any] = {}
-    for name, module in modules:
-        leaves = (*module.named_buffers(recurse=False), *module.named_parameters(recurse=False))
-        tables.update({f"{name}.{leaf}": value for leaf, value in leaves if leaf in TABLE_NAMES})
-        if name.rpartition(".")[2] in TABLE_NAMES:
-            tables[name] = module
-    for name, table in tables.items():
-        if isinstance(table, Tensor) and not isinstance(table, nn.Parameter):
-            return f"it rotates by a fixed sin/cos table ({name}, {tuple(table.shape)}), as long as the native window"
-        if "sinusoid" in type(table).__name__.lower():
-            return f"it uses a fixed sinusoid table ({name}, {type(table).__name__})"
-    if tables:
-        return f"it uses a learned table of absolute positions ({next(iter(tables))})"
-    marks = ("A_log", "time_decay", "ssm_state_size")
-    if any(hasattr(module, mark) for _, module in modules for mark in marks):
-        return "it is a state-space or recurrent model"
-    return "no position encoding that ctxeval knows was found"

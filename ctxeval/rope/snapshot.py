@@ -21,11 +21,23 @@ CAST_TOLERANCE = 2**-7
 
 @dataclass(frozen=True, eq=False)
 class SiteState:
-    """Copies of a site's two tables (rotary_dim/2,) and of its module's plain attributes."""
+    """Copies of a site's frequencies (rotary_dim/2,), twice where it keeps two, and of its module's plain attributes.
+
+    `table` is the copy of a table of sin and cos, where the module looks them up.
+    """
 
     inv_freq: Tensor
     original_inv_freq: Tensor | None
     attributes: Mapping[str, Any]
+    table: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class PatchState:
+    """Copies of all that a patch may change: the rotary modules' states and the softmax scales."""
+
+    sites: tuple[SiteState, ...]
+    softmax: tuple[float, ...] = ()
 
 
 def capture(site: Site) -> SiteState:
@@ -33,17 +45,23 @@ def capture(site: Site) -> SiteState:
     original = site.original_inv_freq
     names = dict.fromkeys((*ATTRIBUTES, *(site.key(name) for name in ATTRIBUTES)))
     attributes = {name: vars(site.module).get(name, _ABSENT) for name in names}
-    return SiteState(site.inv_freq.clone(), None if original is None else original.clone(), attributes)
+    table = None if site.table is None else site.table.detach().clone()
+    return SiteState(site.inv_freq.clone(), None if original is None else original.clone(), attributes, table)
 
 
 def native_factor(site: Site, state: SiteState) -> float:
     """Return the factor on cos and sin in `state`; 1 where the module has none."""
+    if state.table is not None:
+        return 1.0
     value = state.attributes[site.key("attention_scaling")]
     return 1.0 if value is _ABSENT else float(value)
 
 
 def put_back(site: Site, state: SiteState) -> None:
     """Give a site the state that `capture` took of it; attributes that have appeared since are removed."""
+    if state.table is not None:
+        site.put_table(state.table.clone())
+        return
     site.write_buffer(BUFFER, state.inv_freq)
     if state.original_inv_freq is not None:
         site.write_buffer(f"original_{BUFFER}", state.original_inv_freq)
@@ -76,7 +94,7 @@ def in_fp32(site: Site, state: SiteState) -> SiteState:
     ):
         raise RunError(f"{trouble}, and the configuration gives another table", hint)
     original = None if state.original_inv_freq is None else fresh.clone()
-    return SiteState(fresh, original, state.attributes)
+    return SiteState(fresh, original, state.attributes, state.table)
 
 
 def _init_function(site: Site) -> Any:

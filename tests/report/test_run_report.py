@@ -68,6 +68,13 @@ def test_what_limits_the_run_is_said(make_run: MakeRun) -> None:
     assert "R, the unpatched model's recall" in text and "more without an answer" not in text
 
 
+def test_a_temperature_without_effect_is_said(make_run: MakeRun) -> None:
+    run = make_run()
+    assert "has no effect" not in unwrapped(shown(run))
+    run.manifest["proofs"] = {"pi": {"temperature": "none"}, "yarn": {"temperature": "inert"}}
+    assert "the temperature of yarn has no effect: this model normalises q and k after RoPE" in unwrapped(shown(run))
+
+
 def test_a_loss_without_a_baseline_and_a_reference_without_an_answer_are_said(make_run: MakeRun) -> None:
     run = make_run(lengths=(8192,))
     run.cells.loc[(run.cells["scale"] == "none") & (run.cells["document"] == 0), ["status", "correct"]] = ["nan", None]

@@ -19,6 +19,9 @@ from ctxeval.rope.options import validate_factor, validate_options, validate_win
         ("yarn", {"beta_fast": 16, "beta_slow": 2, "truncate": False, "attention_factor": 1}),
         ("ntk-parts", {"beta_fast": 64.0}),
         ("abf", {"rope_theta": 5e5}),
+        ("ntk-dynamic", {"dynamic_factor": 2}),
+        ("llama3", {"low_freq_factor": 1, "high_freq_factor": 4.0, "original_window": 8192}),
+        ("longrope", {"short_factor": (1.0, 1), "long_factor": [1.0, 2.5]}),
     ],
 )
 def test_good_options(method: str, options: dict[str, Any]) -> None:
@@ -35,6 +38,12 @@ def test_good_options(method: str, options: dict[str, Any]) -> None:
         ("none", {"x": 1}, "scaling none takes no options, got 'x'"),
         ("abf", {}, "scaling abf without rope_theta. give --rope-theta"),
         ("abf", {"rope_theta": 1}, "rope_theta 1. it must be a finite number above 1"),
+        ("longrope", {}, "scaling longrope without short_factor. give --rope-factors"),
+        ("longrope", {"short_factor": [1], "long_factor": [1, 0]}, "long_factor with 2 values"),
+        ("longrope", {"short_factor": "1", "long_factor": [1]}, "short_factor with '1'"),
+        ("ntk-dynamic", {"dynamic_factor": 0.5}, "dynamic_factor 0.5. it must be a finite number of at least 1"),
+        ("llama3", {"high_freq_factor": 1}, "high_freq_factor 1 is not above low_freq_factor 1"),
+        ("llama3", {"original_window": 8192.0}, "original_window 8192.0. it must be a whole number of tokens"),
         ("yarn", {"attention_factor": 0}, "attention_factor 0. it must be a finite number above 0"),
         ("yarn", {"attention_factor": math.nan}, "attention_factor nan"),
         ("yarn", {"attention_factor": "1"}, "attention_factor '1'"),

@@ -202,27 +202,13 @@ def test_dynamic_checkpoints_stay_as_patched(make: Make) -> None:
     assert state(model) == before
 
 
-def test_longrope_is_refused(make: Make) -> None:
-    rope = {
-        "rope_type": "longrope",
-        "rope_theta": 1e4,
-        "factor": 2.0,
-        "short_factor": [1.0] * 8,
-        "long_factor": [2.0] * 8,
-        "original_max_position_embeddings": 128,
-    }
-    model = make("llama", rope=rope)
-    patch = RopePatch(model)
-    with pytest.raises(UsageError, match="LongRoPE table that changes with the length"):
-        patch.apply("yarn", factor=2, native_window=WINDOW)
-    patch.apply("none")
-
-
 def test_softmax_temperature_is_refused(llama: Any) -> None:
     llama.config.rope_parameters["mscale_all_dim"] = 1.0
     patch = RopePatch(llama)
     with pytest.raises(UsageError, match="mscale_all_dim"):
         patch.apply("yarn", factor=2, native_window=WINDOW)
+    with pytest.raises(UsageError, match="from scratch on a model with mscale_all_dim"):
+        patch.apply("pi", factor=2, native_window=WINDOW, from_scratch=True)
     patch.apply("yarn", factor=2, native_window=WINDOW, attention_factor=1.0)
     patch.apply("ntk", factor=2, native_window=WINDOW)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,6 +103,28 @@ def test_abf_replaces_the_base() -> None:
     np.testing.assert_allclose(interpolated.inv_freq, scaled.inv_freq / 4, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("theta", "dim", "window", "factor"), GRID)
+def test_llama3_is_transformers_llama3(theta: float, dim: int, window: int, factor: float) -> None:
+    expected, attention = official("llama3", theta, dim, window, factor, low_freq_factor=1.0, high_freq_factor=4.0)
+    scaled = scale_frequencies("llama3", plain(theta, dim), native_window=window, factor=factor)
+    close(scaled.inv_freq, expected, factor)
+    assert scaled.attention_factor == attention == 1.0
+
+
+def test_llama3_with_options_of_its_own() -> None:
+    expected, _ = official("llama3", 5e5, 128, 2048, 32.0, low_freq_factor=2.0, high_freq_factor=16.0)
+    options = {"low_freq_factor": 2.0, "high_freq_factor": 16.0, "original_window": 2048}
+    scaled = scale_frequencies("llama3", plain(5e5), native_window=8192, factor=32, **options)
+    close(scaled.inv_freq, expected, 32)
+
+
+def test_llama3_worked_by_hand() -> None:
+    """L = 64: pairs of 8, 2.5 and 0.5 turns. The middle one is half-way from 1 to 4: (1 + 1/8) / 2 of itself."""
+    native = 2 * math.pi / 64 * np.array([8, 2.5, 0.5])
+    scaled = scale_frequencies("llama3", native, native_window=64, factor=8)
+    np.testing.assert_allclose(scaled.inv_freq, native * [1, 0.5625, 0.125], rtol=1e-14)
+
+
 def test_worked_by_hand() -> None:
     """theta 16, d 8: w = 1, 1/2, 1/4, 1/8. L = 4 pi: 2, 1, 1/2, 1/4 turns, about; s = 4."""
     native = np.array([1, 0.5, 0.25, 0.125])
@@ -148,7 +171,7 @@ def test_yarn_lies_between(theta: float, dim: int, window: int, factor: float, t
     np.testing.assert_allclose(ratio[count < 0.999], 1 / factor, rtol=1e-12)
 
 
-@given(thetas, dims, windows, st.sampled_from(["none", "pi", "ntk", "ntk-parts", "yarn"]))
+@given(thetas, dims, windows, st.sampled_from(["none", "pi", "ntk", "ntk-dynamic", "ntk-parts", "yarn", "llama3"]))
 def test_factor_1_is_the_identity(theta: float, dim: int, window: int, method: str) -> None:
     native = plain(theta, dim)
     scaled = scale_frequencies(method, native, native_window=window, factor=1)
@@ -230,7 +253,7 @@ def test_wavelengths_and_turns() -> None:
 
 def test_pairs_that_do_not_turn_stay_still() -> None:
     native = np.concatenate([plain(dim=32), np.zeros(4)])
-    for method in ("pi", "ntk", "ntk-parts", "yarn"):
+    for method in ("pi", "ntk", "ntk-dynamic", "ntk-parts", "yarn", "llama3"):
         scaled = scale_frequencies(method, native, native_window=4096, factor=4).inv_freq
         np.testing.assert_array_equal(scaled[-4:], 0)
         assert scaled[15] == pytest.approx(native[15] / 4)
@@ -256,8 +279,9 @@ def test_frequencies_that_cannot_be_scaled(method: str, table: list[float], text
 def test_the_input_is_never_written_to() -> None:
     native = plain()
     before = native.copy()
+    lists = {"short_factor": [1.0] * 64, "long_factor": [2.0] * 64}
     for method in SCALINGS:
-        options = {"rope_theta": 5e5} if method == "abf" else {}
+        options: dict[str, Any] = {"abf": {"rope_theta": 5e5}, "longrope": lists}.get(method, {})
         scaled = scale_frequencies(method, native, native_window=4096, factor=4, **options)
         scaled.inv_freq[:] = 0
     np.testing.assert_array_equal(native, before)

@@ -12,6 +12,7 @@ from torch import nn
 from ctxeval.errors import RunError, UsageError
 from ctxeval.rope.layers import extended_types
 from ctxeval.rope.sites import find_sites
+from tests.rope.zoo import build, tiny_config
 
 LAYERS = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
 
@@ -43,6 +44,30 @@ def test_layer_types_that_are_extended() -> None:
     assert extended_types([""]) == {""}
 
 
+def test_layer_types_that_were_chosen(make: Callable[..., Any]) -> None:
+    model = make("gemma3_text", layer_types=LAYERS)
+
+    def extended(*names: str) -> list[str]:
+        return [site.prefix for site in find_sites(model, names) if site.extended]
+
+    assert extended("all") == ["full_attention", "sliding_attention"]
+    assert extended("sliding_attention") == ["sliding_attention"]
+    with pytest.raises(UsageError, match="unknown layer type 'full'.*Known: all, full_attention, sliding_attention"):
+        find_sites(model, ("full",))
+
+
+def test_layer_types_on_a_model_without_them(llama: Any) -> None:
+    assert [site.extended for site in find_sites(llama, ("all",))] == [True]
+    with pytest.raises(UsageError, match="layer types full_attention on a model with one set of frequencies"):
+        find_sites(llama, ("full_attention",))
+
+
+def test_a_table_that_only_sliding_layers_ask_for_is_local() -> None:
+    """DeepSeek V4 calls its tables `main` and `compress`; its own configuration scales `compress` alone."""
+    sites = find_sites(build(tiny_config("deepseek_v4")))
+    assert {site.prefix: site.extended for site in sites} == {"main": False, "compress": True}
+
+
 def test_towers_are_left_out(llama: Any) -> None:
     tower = nn.Module()
     tower.register_buffer("inv_freq", torch.ones(4))
@@ -57,8 +82,6 @@ def test_towers_are_left_out(llama: Any) -> None:
         ("opt", {"word_embed_proj_dim": 64, "ffn_dim": 128}, "learned table of absolute positions"),
         ("bloom", {}, "ALiBi"),
         ("mpt", {"d_model": 64, "n_heads": 4, "n_layers": 2}, "ALiBi"),
-        ("gptj", {"n_embd": 64, "n_head": 4, "n_layer": 2, "rotary_dim": 8}, "fixed sin/cos table"),
-        ("roformer", {"is_decoder": True}, "fixed sinusoid table"),
         ("mamba", {}, "state-space or recurrent"),
     ],
 )

@@ -17,6 +17,7 @@ from ctxeval.rope.patch import RopePatch, scaled_rope
 from ctxeval.rope.scaling import Scaled, scale_frequencies
 from ctxeval.rope.snapshot import put_back
 from ctxeval.rope.verify import prove
+from ctxeval.spec import METHODS
 
 WINDOW, TARGET, FACTOR = 256, 1024, 4.0
 LAYERS = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
@@ -49,7 +50,7 @@ def caught(patch: RopePatch, *texts: str) -> None:
     assert patch.frequencies_sha256() == before
 
 
-@pytest.mark.parametrize("method", ["none", "pi", "ntk", "ntk-parts", "yarn", "abf"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [
@@ -66,8 +67,11 @@ def caught(patch: RopePatch, *texts: str) -> None:
 def test_healthy_patches_pass(make: Make, kind: str, settings: dict[str, Any], method: str) -> None:
     if method == "abf" and "rope" in settings:
         pytest.skip("abf needs a single base")
-    options = {"rope_theta": 5e5} if method == "abf" else {}
-    patch = applied(make(kind, **settings), method, **options)
+    model = make(kind, **settings)
+    pairs = RopePatch(model).sites[0].inv_freq.shape[0]
+    lists = {"short_factor": [1.0] * pairs, "long_factor": [1.5 + pair / 10 for pair in range(pairs)]}
+    options: dict[str, Any] = {"abf": {"rope_theta": 5e5}, "longrope": lists}.get(method, {})
+    patch = applied(model, method, **options)
     before = patch.frequencies_sha256()
     proof = prove(patch, native_window=WINDOW, target_length=TARGET)
     assert proof.max_error <= proof.tolerance

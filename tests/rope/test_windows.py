@@ -78,7 +78,9 @@ def test_overrides() -> None:
     assert read_windows(config, native_override=2048) == Windows(
         2048, 4096, "--native-window", "max_position_embeddings"
     )
-    assert read_windows(config, pretrain_override=1024) == Windows(4096, 1024, "max_position_embeddings", "given")
+    assert read_windows(config, pretrain_override=1024) == Windows(
+        4096, 1024, "max_position_embeddings", "--pretrain-window"
+    )
     with pytest.raises(UsageError, match="native window 0"):
         read_windows(config, native_override=0)
 
