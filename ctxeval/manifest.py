@@ -201,9 +201,7 @@ def manifest(
     }
 
 
-def begin_session(
-    record: dict[str, Any], predicted_tokens: int, planned_rows: int, processor: dict[str, Any]
-) -> None:
+def begin_session(record: dict[str, Any], predicted_tokens: int, planned_rows: int, processor: dict[str, Any]) -> None:
     """Note in a manifest that a process begins to measure what is left: `predicted_tokens` to forward.
 
     `planned_rows` is that of the whole run; manifests written before it was recorded do not have it. `processor` is no
