@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from scipy import stats
@@ -75,13 +75,16 @@ def power(policy: Policy, questions: Iterable[Question], design: Design, assumed
     ladder = sorted({policy.min_documents, *(rung for rung in LADDER if rung > policy.min_documents)})
     needs = tuple(Need(one, chances.truth(one), first(ladder, chances.enough(one))) for one in checks)
     # Simulated chances must exceed what is asked by two of their standard errors, or chance would name too few.
-    wanted = assumed.power + 2 * math.sqrt(assumed.power * (1 - assumed.power) / RUNS)
+    error = math.sqrt(assumed.power * (1 - assumed.power) / RUNS) if chances.retrieval else 0.0
+    wanted = assumed.power + 2 * error
     rung = first(ladder, lambda rung: chances.together(rung, rung) >= wanted)
     if rung is None:
         return Power(needs)
     below = max((one for one in ladder if one < rung), default=rung - 1)
     both = first(range(below + 1, rung + 1), lambda count: chances.together(count, count) >= wanted) or rung
     losses = first([one for one in ladder if one < both] + [both], lambda rung: chances.together(both, rung) >= wanted)
+    # What is enough for all is enough for one: the ladder has gaps.
+    needs = tuple(replace(need, documents=min(need.documents or both, both)) for need in needs)
     return Power(
         needs,
         both if chances.retrieval else None,
