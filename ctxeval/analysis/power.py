@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from scipy import stats
@@ -44,13 +44,15 @@ class Need:
 class Power:
     """What a policy needs: `documents` with needles, `losses` with perplexity; `None` without, or where none would do.
 
-    `chance` is that of the model to pass all checks with so many; nan where there is no such number.
+    `chance` is that of the model to pass all checks with so many; nan where there is no such number. `unplanned` names
+    checks of rules that rest on something else than this run, and are left out.
     """
 
     needs: tuple[Need, ...]
     documents: int | None = None
     losses: int | None = None
     chance: float = math.nan
+    unplanned: tuple[str, ...] = ()
 
     @property
     def never(self) -> bool:
@@ -67,26 +69,35 @@ def power(policy: Policy, questions: Iterable[Question], design: Design, assumed
         design: what a document carries.
         assumed: of the model and its documents.
     """
-    checks = [check_of(policy, one, design, assumed) for one in questions]
+    asked = list(questions)
+    unplanned = tuple(one.name for one in asked if not one.rule.startswith(KNOWN_RULES))
+    checks = [check_of(policy, one, design, assumed) for one in asked if one.rule.startswith(KNOWN_RULES)]
+    if not checks:
+        return Power((), unplanned=unplanned)
     never = [_never(check, design, assumed) for check in checks]
     if any(never):
-        return Power(tuple(Need(check, never=why) for check, why in zip(checks, never, strict=True)))
+        needs = tuple(Need(check, never=why) for check, why in zip(checks, never, strict=True))
+        return Power(needs, unplanned=unplanned)
     chances = _Chances(policy, checks, design, assumed)
     ladder = sorted({policy.min_documents, *(rung for rung in LADDER if rung > policy.min_documents)})
     needs = tuple(Need(one, chances.truth(one), first(ladder, chances.enough(one))) for one in checks)
     # Simulated chances must exceed what is asked by two of their standard errors, or chance would name too few.
-    wanted = assumed.power + 2 * math.sqrt(assumed.power * (1 - assumed.power) / RUNS)
+    error = math.sqrt(assumed.power * (1 - assumed.power) / RUNS) if chances.retrieval else 0.0
+    wanted = assumed.power + 2 * error
     rung = first(ladder, lambda rung: chances.together(rung, rung) >= wanted)
     if rung is None:
-        return Power(needs)
+        return Power(needs, unplanned=unplanned)
     below = max((one for one in ladder if one < rung), default=rung - 1)
     both = first(range(below + 1, rung + 1), lambda count: chances.together(count, count) >= wanted) or rung
     losses = first([one for one in ladder if one < both] + [both], lambda rung: chances.together(both, rung) >= wanted)
+    # What is enough for all is enough for one: the ladder has gaps.
+    needs = tuple(replace(need, documents=min(need.documents or both, both)) for need in needs)
     return Power(
         needs,
         both if chances.retrieval else None,
         losses if any(check.quantity in ("ratio", "blind") for check in checks) else None,
         chances.together(both, losses or both),
+        unplanned,
     )
 
 
@@ -191,8 +202,6 @@ def _recall_bar(check: Check, assumed: Assumptions) -> float:
 
 def _never(check: Check, design: Design, assumed: Assumptions) -> str:
     """Say why no number of documents would let the check pass; empty where one may."""
-    if not check.rule.startswith(KNOWN_RULES):
-        return f"`plan` knows no rule {check.rule}"
     if check.length not in design.grid.lengths:
         return f"{length_label(check.length)} is not in the grid of lengths"
     if check.quantity == "ratio":

@@ -51,6 +51,8 @@ def plan_lines(plan: Plan) -> list[str]:
     lines.append("")
     if found.never:
         lines += _fold("NEVER: a model as assumed cannot pass this policy on this grid, however long it is measured")
+    elif not found.needs:
+        lines += _fold("the policy has no check that a plan can be made for")
     elif found.documents is None and found.losses is None:
         lines += _fold(f"more than {LADDER[-1]} documents: raise --margin, --trials or --depths, or relax the policy")
     else:
@@ -60,6 +62,8 @@ def plan_lines(plan: Plan) -> list[str]:
         if plan.seconds is not None:
             parts.append(f"about {duration(plan.seconds)} on this machine")
         lines += _fold(", ".join(parts))
+    if found.unplanned:
+        lines += _fold(f"note: not planned for: {', '.join(found.unplanned)}")
     lines += [part for note in plan.notes for part in _fold(f"note: {note}")]
     # Not folded: it is to be copied.
     return [*lines, plan.command] if plan.command else lines
@@ -111,6 +115,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "documents": found.documents,
             "perplexity_documents": found.losses,
             "chance": found.chance,
+            "unplanned": list(found.unplanned),
             "cost": cost,
             "command": plan.command or None,
             "notes": list(plan.notes),

@@ -31,3 +31,5 @@ def test_edges() -> None:
     assert nolima_length({}) is None and nolima_length({K: 0.0, 2 * K: 0.0}) is None
     # Nothing is short: the shortest is the base. A later score above the bar counts, whatever lies between.
     assert nolima_length({4 * K: 0.8, 8 * K: 0.6, 16 * K: 0.68, 32 * K: 0.67}) == 16 * K
+    # The base is that of short contexts, even where a longer one does better.
+    assert nolima_length({512: 0.6, 2 * K: 0.9, 4 * K: 0.52, 8 * K: 0.5}) == 4 * K

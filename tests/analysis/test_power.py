@@ -10,7 +10,7 @@ import pytest
 
 from ctxeval.analysis.headline import headline
 from ctxeval.analysis.power import LADDER, Power, first, power, ratio_chance
-from ctxeval.analysis.question import Grid, Questions
+from ctxeval.analysis.question import Grid, Question, Questions
 from ctxeval.analysis.stats import cluster_proportion, mean_bounds, pooled_correlation, scaled_difference
 from ctxeval.analysis.trial_runs import Assumptions, Batch, Design, pooled_prior
 from ctxeval.policy import parse_policy
@@ -118,6 +118,15 @@ def test_more_documents_than_anybody_has() -> None:
     found = planned({"recall": [{"lengths": "4k", "floor": 0.5}]}, margin=0.001)
     assert not found.never and found.documents is None and found.needs[0].documents is None
     assert math.isnan(found.chance)
+
+
+def test_what_rests_on_another_run_is_left_out_and_named() -> None:
+    policy = parse_policy({"recall": [{"lengths": "4k", "floor": 0.5}]}, "p.yaml")
+    other = Question("regression at 4K", "regression", 4096)
+    own = Question("recall at 4K", "recall[0]", 4096, "recall", 0.5)
+    both = power(policy, [own, other], DESIGN, Assumptions(margin=0.3))
+    assert both.unplanned == ("regression at 4K",) and both.documents and len(both.needs) == 1
+    assert power(policy, [other], DESIGN, Assumptions()).documents is None
 
 
 def test_the_first_rung() -> None:

@@ -28,7 +28,7 @@ SMALL = {
     "resolved_orders": 40,
 }
 #: The only settings in which a target is missed; docs/statistics.md says why.
-MISSED = ("perplexity first", "correlation 0.3")
+MISSED = ("perplexity first", "24 documents, 4 needles each")
 
 
 def misses(figures: Iterator[Figure]) -> list[str]:
@@ -142,6 +142,8 @@ def test_many_runs_pass_as_a_gate_passes_one() -> None:
     policy = parse_policy(rules, "p")
     recalls, losses = (0.95, 0.9, 0.85, 0.87, 0.86, 0.84, 0.8), [0.01] * 7
     drawn = draw_runs([3], recalls, losses, runs=2, documents=40, correlation=0.2, reference=0.95)
+    # At the window the unpatched model is worse than at half of it: R and its recall there are held apart.
+    drawn.base[2048] = draw_runs([4], recalls, losses, runs=2, documents=40, reference=0.6).base[2048]
     grid = Grid(LENGTHS[-1], LENGTHS, DEPTHS, 40, 40)
     hits, sizes = (sum(getattr(one, name) for one in drawn.base.values()) for name in ("hits", "sizes"))
     reference = Batch(np.asarray(hits), np.asarray(sizes))
@@ -164,7 +166,7 @@ def test_the_page_is_what_the_simulation_writes() -> None:
     """The committed page is of this method, and says why where a target is missed."""
     text = DOCUMENT.read_text(encoding="utf-8")
     assert text.startswith(simulation.METHOD)
-    assert ("**no**" in text) == (simulation.MISSES.strip() in text)
+    assert ("**no**" in text) == (simulation.MISSES.splitlines()[0] in text)
     for line in text.splitlines():
         if "**no**" in line:
             assert all(part in line for part in MISSED)
