@@ -194,7 +194,7 @@ def test_the_positions_are_named_and_a_dry_run_knows_them(
 ) -> None:
     folder = saved("mpt")
     assert through_the_command_line(folder, corpus, tmp_path / "run", "--lengths", "512,640", "--dry-run") == 0
-    assert "positions: it uses ALiBi biases" in capsys.readouterr().err
+    assert "positions: it uses ALiBi biases" in capsys.readouterr().out
 
 
 def test_a_model_that_sees_later_tokens_is_refused(

@@ -11,8 +11,8 @@ from ctxeval.cli.main import app
 from tests.cli.test_gate import LAX, STRICT, make_run
 
 MISSING = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "gguf", "huggingface_hub")
-#: These load a model.
-MEASURING = {"demo", "needle", "ppl", "run"}
+#: These load a model, or read its configuration.
+MEASURING = {"demo", "needle", "ppl", "run", "verify", "export"}
 #: Command → the command lines that must work without torch, each behind its exit code.
 LINES: dict[str, list[tuple[int, str]]] = {
     "report": [(0, f"report run --format {format} -o report.{format}") for format in ("table", "md", "csv", "json")]
@@ -24,6 +24,7 @@ LINES: dict[str, list[tuple[int, str]]] = {
     ],
     "plan": [(0, "plan --policy smoke --native-window 256 --len 512")],
     "compare": [(0, "compare run@none run@yarn")],
+    "rope": [(0, "rope --theta 10000 --dim 64 --native-window 4096 --scale pi,yarn --len 16k")],
     "baseline": [(0, "baseline run -o baseline.json")],
     "tasks": [(0, "tasks"), (0, "tasks needle")],
 }

@@ -21,6 +21,9 @@ RUN_OPTIONS = {
     "length": "--len",
     "factor": "--factor",
     "native_window": "--native-window",
+    "pretrain_window": "--pretrain-window",
+    "from_scratch": "--from-scratch",
+    "layer_types": "--layer-types",
     "lengths": "--lengths",
     "depths": "--depths",
     "documents": "--docs",
@@ -53,6 +56,9 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 _NEEDLE = ("depths", "trials", "task", "packed", "needles_per_context", "exact_subset", "chat")
 _PERPLEXITY = ("protocol", "stride")
+_PACKED = ("needles_per_context", "exact_subset")
+#: Options of scalings that have a flag of their own; the others go through --rope-option.
+_FLAGS = ("rope_theta", "attention_factor", "beta_fast", "beta_slow", "truncate")
 
 
 def command_line(manifest: Mapping[str, Any]) -> str:
@@ -69,12 +75,22 @@ def command_line(manifest: Mapping[str, Any]) -> str:
     for field, option in MODEL_OPTIONS.items():
         words += _words(option, spec["model"].get(field), _DEFAULTS.get(field))
     for field, option in RUN_OPTIONS.items():
-        if field not in foreign:
+        if field not in foreign and (spec.get("packed") or field not in _PACKED):
             words += _words(option, spec.get(field), _DEFAULTS.get(field))
-    for field, value in (spec.get("scaling_options") or {}).items():
-        option = f"--{field.replace('_', '-')}"
-        words += [f"--no-{option[2:]}"] if value is False else _words(option, value, None)
-    return shlex.join(words)
+    return shlex.join([*words, *_scaling_words(spec.get("scaling_options") or {})])
+
+
+def _scaling_words(options: Mapping[str, Any]) -> list[str]:
+    words = []
+    for field, value in options.items():
+        flag = f"--{field.replace('_', '-')}"
+        if isinstance(value, list):  # LongRoPE's: the manifest has them, a command line only the name of a file
+            words += [] if "--rope-factors" in words else ["--rope-factors", "FACTORS.json"]
+        elif field not in _FLAGS:
+            words += ["--rope-option", f"{field}={str(value).lower()}"]
+        else:
+            words += [f"--no-{flag[2:]}"] if value is False else _words(flag, value, None)
+    return words
 
 
 def _words(option: str, value: Any, default: Any) -> list[str]:

@@ -53,7 +53,7 @@ def test_with_a_model(invoke: Invoke, policy: Path) -> None:
     assert found["command"].endswith(f"--docs {documents}" + f" --ppl-docs {losses}" * (losses < documents))
     dry = invoke(*found["command"].split()[1:], "--dry-run")
     assert dry.code == 0
-    (tokens,) = re.findall(r"([\d,]+) tokens to forward", f"{dry.out}{dry.err}")
+    (tokens,) = re.findall(r"([\d,]+) tokens to forward", dry.out)
     assert int(tokens.replace(",", "")) == pytest.approx(found["cost"]["tokens"], rel=0.1)
 
 

@@ -17,7 +17,8 @@ from ctxeval.spec import RunSpec
 def spec_of(invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunSpec]:
     """Return the spec that a command line leads to, without running it."""
     specs: list[RunSpec] = []
-    monkeypatch.setattr("ctxeval.runner.dry", lambda spec, observer: specs.append(spec))
+    monkeypatch.setattr("ctxeval.cli.show.show_forecast", lambda *_: None)
+    monkeypatch.setattr("ctxeval.runner.dry", lambda spec, observer, resume: specs.append(spec))
 
     def call(*arguments: object) -> RunSpec:
         result = invoke("run", "-m", "x", *arguments, "--dry-run")

@@ -56,7 +56,7 @@ def test_the_same_cell_has_the_same_id_in_every_process(row: Any, make_probe: An
         {"chunk": 512},
         {"chat": True},
         {"protocol": "all"},
-        {"stride": 100},
+        {"protocol": "strided", "stride": 100},
         {"native_window": 512},
         {"packed": True},
         {"packed": True, "needles_per_context": 4},

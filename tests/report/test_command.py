@@ -38,7 +38,10 @@ SPECS = {
         exact_subset=0,
         chat=True,
         native_window=4096,
-        scaling_options={"attention_factor": 1.25, "truncate": False, "beta_fast": 16.0},
+        pretrain_window=1024,
+        from_scratch=True,
+        layer_types=("full_attention", "sliding_attention"),
+        scaling_options={"attention_factor": 1.25, "truncate": False, "beta_fast": 16.0, "low_freq_factor": 2.0},
         chunk=64,
     ),
 }
