@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ctxeval.cli import options as opt
-from ctxeval.cli import signals
+from ctxeval.cli import signals, wiring
+from ctxeval.cli.asked import build_spec, check_choice, resume_command, resumed_spec
 from ctxeval.cli.baseline import baseline
 from ctxeval.cli.compare import compare
 from ctxeval.cli.export import export
@@ -22,18 +21,8 @@ from ctxeval.cli.report import report
 from ctxeval.cli.rope import rope
 from ctxeval.cli.verify import OPTIONS as VERIFY
 from ctxeval.cli.verify import verify
-from ctxeval.errors import UsageError, unknown
-from ctxeval.spec import (
-    DTYPES,
-    PROTOCOLS,
-    ModelSpec,
-    RunSpec,
-    parse_depths,
-    parse_length,
-    parse_lengths,
-    parse_methods,
-    parse_names,
-)
+from ctxeval.errors import UsageError
+from ctxeval.spec import ModelSpec, RunSpec
 from ctxeval.wording import counted
 
 LLAMA = "meta-llama/Llama-2-7b-hf"
@@ -47,27 +36,31 @@ def register(app: typer.Typer) -> None:
         ("demo", demo, "ctxeval demo"),
         (
             "needle",
-            opt.with_options(needle, *opt.SHARED, *opt.NEEDLE),
+            wiring.with_options(needle, *opt.SHARED, *opt.NEEDLE),
             f"ctxeval needle -m {LLAMA} --scale yarn --len 32k",
         ),
-        ("ppl", opt.with_options(ppl, *opt.SHARED, *opt.PERPLEXITY), f"ctxeval ppl -m {LLAMA} --scale yarn --len 32k"),
+        (
+            "ppl",
+            wiring.with_options(ppl, *opt.SHARED, *opt.PERPLEXITY),
+            f"ctxeval ppl -m {LLAMA} --scale yarn --len 32k",
+        ),
         (
             "run",
-            opt.with_options(run, *opt.OPTIONS),
+            wiring.with_options(run, *opt.OPTIONS),
             f"ctxeval run -m {LLAMA} --scale none,pi,ntk,yarn --len 32k --packed",
         ),
         ("report", report, "ctxeval report results/RUN --format html -o report.html"),
         ("gate", gate, "ctxeval gate results/RUN --policy tasks/gates/ship.yaml"),
         (
             "plan",
-            opt.with_options(plan, *TAKEN, **PLAN_OPTIONS),
+            wiring.with_options(plan, *TAKEN, **PLAN_OPTIONS),
             f"ctxeval plan --policy ship -m {LLAMA} --scale yarn --len 32k --packed",
         ),
         ("compare", compare, "ctxeval compare results/RUN@none results/RUN@yarn"),
         ("baseline", baseline, "ctxeval baseline results/RUN -o results/baselines/NAME.json"),
         ("rope", rope, f"ctxeval rope -m {LLAMA} --scale pi,ntk,yarn --len 32k"),
         ("export", export, f"ctxeval export -m {LLAMA} --scale yarn --len 32k --for vllm"),
-        ("verify", opt.with_options(verify, *VERIFY), f"ctxeval verify -m {LLAMA} --scale yarn --len 32k"),
+        ("verify", wiring.with_options(verify, *VERIFY), f"ctxeval verify -m {LLAMA} --scale yarn --len 32k"),
         ("tasks", tasks, "ctxeval tasks needle"),
     ):
         measures = name in ("needle", "ppl", "run")
@@ -131,108 +124,14 @@ def tasks(name: Annotated[str | None, typer.Argument(help="A task, for its detai
 def _evaluate(context: typer.Context, probes: tuple[str, ...]) -> None:
     values = context.params
     resumed = values["resume"] is not None
-    spec = _resumed_spec(context, probes) if resumed else build_spec(opt.without_idle(context, values), probes)
+    spec = resumed_spec(context, probes) if resumed else build_spec(wiring.without_idle(context, values), probes)
     _run_and_show(spec, values)
-
-
-def build_spec(values: Mapping[str, Any], probes: tuple[str, ...]) -> RunSpec:
-    """Return what the options ask for.
-
-    Raises:
-        UsageError: no model, or a value that is not one.
-    """
-    if not values["model"]:
-        raise UsageError("no model given", "give -m/--model: a Hub id, a folder, a GGUF file, or demo")
-    _check_choice("dtype", values["dtype"], DTYPES)
-    _check_choice("protocol", values.get("protocol", "tail"), PROTOCOLS)
-    names = ("revision", "dtype", "device", "device_map", "attn_implementation", "trust_remote_code", "adapter")
-    plain = (
-        "factor",
-        "documents",
-        "perplexity_documents",
-        "trials",
-        "seed",
-        "corpus",
-        "task",
-        "packed",
-        "exact_subset",
-    )
-    more = ("needles_per_context", "protocol", "stride", "chat", "native_window", "chunk")
-    rope = ("pretrain_window", "from_scratch")
-    return RunSpec(
-        model=ModelSpec(values["model"], **{name: values[name] for name in names}),
-        scales=parse_methods(values["scale"]),
-        length=parse_length(values["length"]) if values["length"] else None,
-        lengths=parse_lengths(values["lengths"]) if values["lengths"] else None,
-        layer_types=parse_names(values["layer_types"]),
-        depths=parse_depths(values.get("depths", "9")),
-        probes=probes,
-        scaling_options=opt.scaling_options(values),
-        **{name: values[name] for name in plain + more + rope if name in values},
-    )
-
-
-def _resumed_spec(context: typer.Context, probes: tuple[str, ...]) -> RunSpec:
-    """Take the spec from the run folder; options given beside --resume must agree with it. `run` finishes any run.
-
-    The environment counts as not given: it may speak of another run.
-    """
-    from ctxeval.folder import stored_spec
-
-    folder: Path = context.params["resume"]
-    stored = stored_spec(folder)
-    if context.params["output"] not in (None, folder):
-        raise UsageError(f"both --resume {folder} and --output {context.params['output']}", "give one of them")
-    if probes != stored.probes and context.info_name != "run":
-        raise UsageError(
-            f"{folder} holds the probes {', '.join(stored.probes)}, `{context.info_name}` runs {', '.join(probes)}",
-            f"finish it with `{_resume_command(folder)}`",
-        )
-    kept = {"model": stored.model.name_or_path, "protocol": stored.protocol, "packed": stored.packed}
-    values = {
-        name: value if _given(context, name) else kept.get(name, opt.OPTIONS[name][1])
-        for name, value in context.params.items()
-    }
-    wanted = build_spec(opt.without_idle(context, values), stored.probes)
-    old, new = _by_option(stored, wanted.scaling_options), _by_option(wanted, wanted.scaling_options)
-    differ = [
-        f"{name} is {old.get(name)!r} there, {new.get(name)!r} here"
-        for name in sorted(context.params)
-        if _given(context, name) and old.get(name) != new.get(name)
-    ]
-    if differ:
-        raise UsageError(
-            f"{folder} was begun with other options: {'; '.join(differ)}",
-            "leave them out to finish it, or start a new run",
-        )
-    return stored
-
-
-def _given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name in ("COMMANDLINE", "DEFAULT_MAP")
-
-
-def _by_option(spec: RunSpec, asked: Collection[str]) -> dict[str, Any]:
-    """Return what a spec says under the names of the command line's parameters; others are left out or harmless.
-
-    Of the RoPE options that have no flag of their own, those that are `asked` for now count.
-    """
-    fields = {**asdict(spec), **asdict(spec.model), **spec.scaling_options}
-    named = {name: spec.scaling_options.get(name) for name in sorted(asked)}
-    return {
-        **fields,
-        "scale": spec.scales,
-        "model": spec.model.name_or_path,
-        "rope_option": named,
-        "rope_factors": named,
-    }
 
 
 def _run_and_show(spec: RunSpec, values: Mapping[str, Any]) -> None:
     """Run `spec`; `values` are the options that say where to, how loud and what to print."""
     is_dry = bool(values.get("dry_run"))
-    _check_choice("format", values["format"], DRY_FORMATS if is_dry else FORMATS)
+    check_choice("format", values["format"], DRY_FORMATS if is_dry else FORMATS)
     if values["quiet"] and values["verbose"]:
         raise UsageError("both --quiet and --verbose", "give one of them")
     from ctxeval.cli.judge import judge, limits
@@ -274,13 +173,4 @@ def _how_to_go_on(folder: Path) -> str:
     if begun.manifest.get("finished"):
         return ""
     kept = counted(len(begun.cells), "row")
-    return f"{kept} {'is' if len(begun.cells) == 1 else 'are'} kept; go on with `{_resume_command(folder)}`"
-
-
-def _resume_command(folder: Path) -> str:
-    return f"ctxeval run --resume {shlex.quote(str(folder))}"
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise unknown(name, value, choices)
+    return f"{kept} {'is' if len(begun.cells) == 1 else 'are'} kept; go on with `{resume_command(folder)}`"

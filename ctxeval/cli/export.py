@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctxeval.cli import options as opt
+from ctxeval.cli import wiring
 from ctxeval.cli.scaling import MODEL, SCALING, scaling_spec
 from ctxeval.errors import UsageError, unknown
 
@@ -73,7 +73,7 @@ def _write(path: Path, text: str, model: str) -> None:
     typer.echo(f"written to {path}", err=True)
 
 
-opt.with_options(
+wiring.with_options(
     export,
     *SCALING,
     *MODEL,

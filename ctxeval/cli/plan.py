@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctxeval.cli import options as opt
+from ctxeval.cli import wiring
 from ctxeval.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def plan(context: typer.Context, **values: Any) -> None:
     if values["format"] not in FORMATS:
         raise unknown("format", values["format"], FORMATS)
     policy = load_policy(values["policy"])
-    values = opt.without_idle(context, values)
+    values = wiring.without_idle(context, values)
     basis = _basis(values, policy)
     assumed = basis.assumed
     found = power(policy, _questions(policy, basis.design, basis.scale), basis.design, assumed)
@@ -139,7 +140,7 @@ def _designed(values: Mapping[str, Any], policy: Policy) -> tuple[Survey | None,
     """Return what the options ask for; with a model, as its tokenizer and text have it."""
     from ctxeval.analysis.question import Grid
     from ctxeval.analysis.trial_runs import Design
-    from ctxeval.cli.commands import build_spec
+    from ctxeval.cli.asked import build_spec
     from ctxeval.probes.forecast import exact_needles, packed_needles
     from ctxeval.resolve import resolve
 

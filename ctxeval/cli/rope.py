@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctxeval.cli import options as opt
+from ctxeval.cli import wiring
 from ctxeval.cli.scaling import MODEL, SCALING, scaling_spec
 from ctxeval.errors import UsageError, unknown
 
@@ -100,7 +100,7 @@ def _of_model(spec: RunSpec) -> tuple[Geometry, Resolved]:
     return Geometry(name, base.inv_freq, window, source, base.attention_factor), resolved
 
 
-opt.with_options(
+wiring.with_options(
     rope,
     *SCALING,
     *MODEL,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ctxeval.cli import options as opt
+from ctxeval.cli import wiring
 from ctxeval.errors import UsageError
 from ctxeval.spec import ModelSpec, RunSpec, parse_length, parse_methods, parse_names
 
@@ -28,7 +29,7 @@ def scaling_spec(values: Mapping[str, Any]) -> RunSpec:
         scales=parse_methods(values["scale"]),
         length=parse_length(values["length"]) if values["length"] else None,
         factor=values["factor"],
-        scaling_options=opt.scaling_options(values),
+        scaling_options=wiring.scaling_options(values),
         layer_types=parse_names(values["layer_types"]),
         **{name: values[name] for name in WINDOWS},
     )

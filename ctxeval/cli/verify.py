@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ctxeval.cli import options as opt
+from ctxeval.cli import wiring
 from ctxeval.errors import ExitCode, UsageError, unknown
 from ctxeval.spec import DTYPES, ModelSpec, RunSpec, parse_length, parse_methods, parse_names
 
@@ -92,7 +93,7 @@ def _spec(values: Mapping[str, Any], chosen: Any) -> RunSpec:
         length=parse_length(values["length"]) if values["length"] else None,
         factor=FACTOR if values["factor"] is None and not values["length"] else values["factor"],
         layer_types=parse_names(values["layer_types"]),
-        scaling_options=opt.scaling_options(values),
+        scaling_options=wiring.scaling_options(values),
         **{name: values[name] for name in WINDOWS},
     )
 
