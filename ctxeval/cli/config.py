@@ -28,7 +28,7 @@ def read_config_file(path: Path, known: Set[str]) -> dict[str, Any]:
         raise UsageError(f"cannot read the configuration {path}: {error}", "give a YAML file of options") from None
     if not isinstance(data, dict):
         raise UsageError(f"{path} holds {type(data).__name__}, not options", "write lines such as `len: 32k`")
-    values = {}
+    values: dict[str, Any] = {}
     for name, value in data.items():
         flag = str(name).lstrip("-")
         parameter = _FLAGS.get(flag, flag.replace("-", "_"))

@@ -24,7 +24,8 @@ from ctxeval.rope.logits import (
     mean_change,
     same_tables,
 )
-from ctxeval.rope.patch import Applied, RopePatch
+from ctxeval.rope.patch import RopePatch
+from ctxeval.rope.setting import Applied
 from ctxeval.rope.sites import Site, find_sites
 
 #: A doubled temperature that moves the logits by less than this share of what the scaling moves them is inert.
