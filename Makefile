@@ -60,7 +60,7 @@ $(ACCEPTANCE_MODEL): $(STAMP)
 
 acceptance: $(ACCEPTANCE_MODEL)  ## measure SmolLM2 at 2k to 16k: hours; call again to go on, or to finish more documents
 	HF_HUB_OFFLINE=1 $(BIN)/ctxeval run $$(if [ -e $(ACCEPTANCE_DIR)/run.json ]; then echo --resume $(ACCEPTANCE_DIR); \
-		else echo -m $(ACCEPTANCE_MODEL) --scale none,pi,ntk,yarn --len 16384 --lengths 2k,4k,6k,8k,10k,12k,16k \
+		else echo -m $(ACCEPTANCE_MODEL) --dtype fp32 --scale none,pi,ntk,yarn --len 16384 --lengths 2k,4k,6k,8k,10k,12k,16k \
 		--depths 9 --docs 16 --ppl-docs 8 --packed --output $(ACCEPTANCE_DIR); fi)
 	$(BIN)/python -m pytest -m acceptance
 
