@@ -33,6 +33,11 @@ def test_many_documents_are_sampled() -> None:
     assert (raw > 0).all() and (adjusted >= raw).all()
 
 
+def test_no_sampled_p_value_is_0() -> None:
+    raw, adjusted = sign_flip_family(np.full((40, 2), 1.0))
+    assert list(raw) == list(adjusted) == [1 / 20_001] * 2
+
+
 def test_nothing_and_no_difference() -> None:
     raw, adjusted = sign_flip_family(np.zeros((6, 2)))
     assert list(raw) == list(adjusted) == [1.0, 1.0]

@@ -149,3 +149,36 @@ def test_the_hash_of_a_tokenizer(tiny_tokenizer: Callable[..., Any], model: Path
     before = describe_tokenizer(loaded)
     loaded("one two", truncation=True, max_length=1)
     assert describe_tokenizer(loaded) == before
+
+
+def test_from_the_command_line(model: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from ctxeval.cli.main import run_command
+    from ctxeval.results.store import load_run
+
+    options = ("-m", model, "--lengths", "128,256", "--docs", "2", "--corpus", "demo", "--dtype", "fp32", "-o")
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = run_command([str(one) for one in arguments])
+        return (code, *capsys.readouterr())
+
+    base, tuned, copy = tmp_path / "base", tmp_path / "run", tmp_path / "copy"
+    shutil.copytree(adapter, copy)
+    assert call("ppl", *options, base)[0] == 0
+    code, out, err = call("ppl", *options, tuned, "--adapter", copy)
+    assert code == 0 and "with the adapter copy merged" in err and "adapter copy" in out
+    manifest = load_run(tuned).manifest
+    assert manifest["spec"]["model"]["adapter"] == str(copy)
+    assert manifest["identity"]["model"]["adapter"]["sha256"] == read_adapter(str(adapter)).sha256
+    assert manifest["tokenizer"] == load_run(base).manifest["tokenizer"] and manifest["tokenizer"]["sha256"]
+    code, out, err = call("compare", base, tuned)
+    assert code == 0 and "model      adapter none → copy (" in out and "flagged" not in out
+    assert "perplexity" in out and "identical" not in out
+    code, _, err = call("ppl", "--resume", tuned, "--adapter", tmp_path / "other")
+    assert code == 2 and "begun with other options: adapter is" in err
+    config = json.loads((copy / "adapter_config.json").read_text())
+    (copy / "adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 80}))
+    code, _, err = call("run", "--resume", tuned)
+    assert code == 2 and "the run to resume differs: model: " in err
+    code, _, err = call("ppl", *options, tmp_path / "new", "--adapter", tmp_path / "nowhere")
+    assert code == 2 and "no adapter at" in err and not (tmp_path / "new").exists()
