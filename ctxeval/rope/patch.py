@@ -47,7 +47,8 @@ class RopePatch:
             layer_types: the layer types that are scaled, or `all`; by default the global ones.
 
         Raises:
-            UsageError: the model has no rotary tables, or none for such a layer type.
+            UsageError: the model has no rotary tables, or none for such a layer type; or its forward takes its factor
+                from the configuration.
             RunError: a table was cast from fp32 and cannot be recomputed, or the model is patched already.
         """
         self.model = unwrap(model)
@@ -57,6 +58,7 @@ class RopePatch:
                 raise RunError(
                     f"{site.label} is scaled already by {getattr(site.module, MARK)}", "restore that patch first"
                 )
+            _refuse_own_mscale(site)
         self._found = tuple(capture(site) for site in self.sites)
         self.native: tuple[SiteState, ...] = tuple(map(in_fp32, self.sites, self._found))
         self._parameters = rope_parameters(text_config(self.model.config))
@@ -198,3 +200,18 @@ class RopePatch:
             raise
         for scale, value in zip(self.softmax, self.intended_softmax(asked), strict=True):
             scale.write(value)
+
+
+def _refuse_own_mscale(site: Site) -> None:
+    """Refuse a PhiMoE that is scaled already, as Phi-3.5-MoE is.
+
+    Its forward in transformers 5 multiplies by `short_mscale` or `long_mscale`, whatever the module's factor is, and
+    asks for the frequencies without a length: the long factors never come into force.
+    """
+    parameters = getattr(getattr(site.module, "config", None), "rope_parameters", None) or {}
+    if "rope_init_fn" in vars(site.module) and site.rope_type != "default" and "long_mscale" in parameters:
+        raise UsageError(
+            f"{site.label} ({type(site.module).__name__}) with rope type {site.rope_type}: transformers takes its "
+            "factor from long_mscale and its short frequencies at every length, so that nothing on it can be proved",
+            "only a PhiMoE with plain RoPE can be measured",
+        )

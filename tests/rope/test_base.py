@@ -171,3 +171,14 @@ def test_from_scratch_needs_to_know_what_the_checkpoint_was_pre_trained_on() -> 
         raise AssertionError
     with scaled_rope(model, "yarn", factor=4, from_scratch=True, native_window=64) as patch:
         assert patch.applied.native_window == 64
+
+
+def test_a_scaled_phimoe_is_refused() -> None:
+    """Its forward heeds neither the length nor the module's factor: `none` would not be the checkpoint."""
+    config = tiny_config("phimoe")
+    pairs = config.hidden_size // config.num_attention_heads // 2
+    factors = {"short_factor": [1.0] * pairs, "long_factor": [2.0] * pairs, "short_mscale": 1.2, "long_mscale": 1.2}
+    own = {"rope_type": "longrope", **factors, "original_max_position_embeddings": ORIGINAL}
+    config.rope_parameters = {**config.rope_parameters, **own}
+    with pytest.raises(UsageError, match="rotary_emb .PhimoeRotaryEmbedding. with rope type longrope.*long_mscale"):
+        RopePatch(build(config))
