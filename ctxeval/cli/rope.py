@@ -88,7 +88,8 @@ def _of_model(spec: RunSpec) -> tuple[Geometry, Resolved, Callable[[ScalingSpec]
         typer.echo(f"note: {table.label} is shown; {', '.join(one.label for one in others)} differ", err=True)
     kept = [one.label for one in checkpoint.tables if not one.extended]
     if kept:
-        typer.echo(f"note: {', '.join(kept)} stay as they are: their layers see nearby tokens only", err=True)
+        why = "not among --layer-types" if spec.layer_types else "their layers see nearby tokens only"
+        typer.echo(f"note: {', '.join(kept)} stay as they are: {why}", err=True)
     windows = checkpoint.windows
     # What is shown as native is what the scalings start from; of none that is the checkpoint itself.
     base = checkpoint.base(table, next((name for name in spec.scales if name != "none"), "none"), spec.from_scratch)

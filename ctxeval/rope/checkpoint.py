@@ -98,9 +98,10 @@ def checkpoint_of(config: Any, spec: RunSpec, *, gguf: Path | None = None) -> tu
     Raises:
         UsageError: as `read_checkpoint`.
     """
-    windows, _, resolved = resolve_scalings(spec, config)
+    # First, as a model without rotary tables may well have no window either.
     model = without_weights(config, trust_remote_code=spec.model.trust_remote_code)
     patch = RopePatch(model, spec.layer_types)
+    windows, _, resolved = resolve_scalings(spec, config)
     return Checkpoint(config, windows, patch, native_tables(patch.sites), _architecture(config, gguf)), resolved
 
 
