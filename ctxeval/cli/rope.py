@@ -103,7 +103,7 @@ def _of_model(spec: RunSpec) -> tuple[Geometry, Resolved, Callable[[ScalingSpec]
     def scale(scaling: ScalingSpec) -> Scaled:
         scaled, softmax = checkpoint.scaled(table, scaling, window)
         if softmax != 1:
-            typer.echo(f"note: {scaling.label} also multiplies the softmax scale by {softmax:.6g}", err=True)
+            typer.echo(f"note: {scaling.label} multiplies the softmax scale by {softmax:.6g}", err=True)
         return scaled
 
     return Geometry(name, base.inv_freq, window, source, base.attention_factor), resolved, scale

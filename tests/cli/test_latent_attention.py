@@ -43,7 +43,7 @@ def test_rope_shows_the_temperature_that_the_patch_applies(invoke: Callable[...,
     assert done.code == 0, done.err
     (shown,) = json.loads(done.out)["scalings"]
     assert shown["attention_factor"] == 1.0
-    assert "note: yarn also multiplies the softmax scale by 1.29648" in done.err
+    assert "note: yarn multiplies the softmax scale by 1.29648" in done.err
 
 
 def test_rope_refuses_what_the_patch_refuses(invoke: Callable[..., Any], tmp_path: Path) -> None:
