@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ctxeval.model.load import load_model as load_model
     from ctxeval.results.store import Run as Run
     from ctxeval.results.store import load_run as load_run
-    from ctxeval.rope.patch import scaled_rope as scaled_rope
+    from ctxeval.rope.scaled import scaled_rope as scaled_rope
     from ctxeval.runner import run as run
     from ctxeval.spec import ModelSpec as ModelSpec
     from ctxeval.spec import RunSpec as RunSpec
@@ -26,7 +26,7 @@ _HOMES = {
     "load_model": "ctxeval.model.load",
     "load_run": "ctxeval.results.store",
     "run": "ctxeval.runner",
-    "scaled_rope": "ctxeval.rope.patch",
+    "scaled_rope": "ctxeval.rope.scaled",
 }
 
 __version__ = "0.1.0"

@@ -19,7 +19,7 @@ from ctxeval.probes.task import load_task
 from ctxeval.resolve import Resolved, resolve
 from ctxeval.rope.factors import NAMES, with_factors
 from ctxeval.rope.sites import find_sites, has_sites
-from ctxeval.rope.windows import Windows, checkpoint_scaling, native_varies, read_windows
+from ctxeval.rope.windows import Windows, check_pretrain_window, checkpoint_scaling, native_varies, read_windows
 from ctxeval.spec import RunSpec, ScalingSpec
 from ctxeval.text.assemble import Frame
 from ctxeval.text.corpus import Corpus, load_corpus
@@ -139,8 +139,8 @@ def resolve_scalings(spec: RunSpec, config: Any) -> tuple[Windows, str, Resolved
     """
     windows = read_windows(config, spec.native_window, spec.pretrain_window)
     scaling = checkpoint_scaling(config)
-    if spec.from_scratch and scaling and spec.pretrain_window is None:
-        _check_pretrain_window(windows, scaling)
+    if spec.from_scratch and spec.pretrain_window is None:
+        check_pretrain_window(windows, scaling)
     resolved = resolve(
         spec,
         windows.native,
@@ -157,18 +157,6 @@ def _factors(spec: RunSpec, config: Any) -> dict[str, Any]:
         return {}
     found = with_factors("longrope", spec.scaling_options, config, from_scratch=spec.from_scratch)
     return {name: found[name] for name in NAMES if name in found}
-
-
-def _check_pretrain_window(windows: Windows, scaling: str) -> None:
-    """Refuse to start from scratch on a scaled checkpoint that does not say what it was scaled from.
-
-    transformers fills a missing original window with the extended one. Dynamic NTK alone has but one window.
-    """
-    if windows.pretrain == windows.native and "dynamic" not in scaling:
-        raise UsageError(
-            f"from scratch on a {scaling} checkpoint that does not say how long a context it was pre-trained on",
-            "give --pretrain-window",
-        )
 
 
 def _check_room(needle: NeedleProbe, resolved: Resolved) -> None:

@@ -44,7 +44,7 @@ def examine(patch: RopePatch, resolved: Resolved, reading: Reading) -> Iterator[
         reading: how the unscaled model has to be read; caches are compared where it is read in pieces.
     """
     for site in patch.sites:
-        scaled = "scaled" if site.extended else "local, left alone"
+        scaled = "scaled" if site.extended else "left alone"
         kind = f"{type(site.module).__name__}, rope type {site.rope_type}, {site.inv_freq.numel()} pairs"
         yield Check("", "sites", "ok", f"{site.label}: {kind}, {scaled}")
     for scale in patch.softmax:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +14,9 @@ from ctxeval.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from ctxeval.resolve import Resolved
+    from ctxeval.rope.frequencies import Scaled
     from ctxeval.rope.pairs import Geometry
-    from ctxeval.spec import RunSpec
+    from ctxeval.spec import RunSpec, ScalingSpec
 
 FORMATS = ("table", "csv", "json")
 PICTURES = (".png", ".svg")
@@ -49,8 +50,8 @@ def rope(context: typer.Context, **values: Any) -> None:
     if given and values["model"] and named is not None and named.name == "COMMANDLINE":
         raise UsageError(f"both a model and --{given[0]}", "give -m, or --theta, --dim and --native-window")
     spec = scaling_spec({**values, "model": "geometry"} if given else values)
-    geometry, resolved = _bare(values, spec) if given else _of_model(spec)
-    tables = scaled_pairs(geometry, resolved)
+    geometry, resolved, scale = (*_bare(values, spec), None) if given else _of_model(spec)
+    tables = scaled_pairs(geometry, resolved, scale)
     if values["format"] == "csv":
         typer.echo(rope_csv(tables), nl=False)
     elif values["format"] == "json":
@@ -76,7 +77,7 @@ def _bare(values: Mapping[str, Any], spec: RunSpec) -> tuple[Geometry, Resolved]
     return geometry, resolve(spec, geometry.window)
 
 
-def _of_model(spec: RunSpec) -> tuple[Geometry, Resolved]:
+def _of_model(spec: RunSpec) -> tuple[Geometry, Resolved, Callable[[ScalingSpec], Scaled]]:
     from ctxeval.rope.checkpoint import read_checkpoint
     from ctxeval.rope.pairs import Geometry
     from ctxeval.rope.windows import checkpoint_scaling
@@ -87,7 +88,8 @@ def _of_model(spec: RunSpec) -> tuple[Geometry, Resolved]:
         typer.echo(f"note: {table.label} is shown; {', '.join(one.label for one in others)} differ", err=True)
     kept = [one.label for one in checkpoint.tables if not one.extended]
     if kept:
-        typer.echo(f"note: {', '.join(kept)} stay as they are: their layers see nearby tokens only", err=True)
+        why = "not among --layer-types" if spec.layer_types else "their layers see nearby tokens only"
+        typer.echo(f"note: {', '.join(kept)} stay as they are: {why}", err=True)
     windows = checkpoint.windows
     # What is shown as native is what the scalings start from; of none that is the checkpoint itself.
     base = checkpoint.base(table, next((name for name in spec.scales if name != "none"), "none"), spec.from_scratch)
@@ -97,7 +99,14 @@ def _of_model(spec: RunSpec) -> tuple[Geometry, Resolved]:
     own = checkpoint_scaling(checkpoint.config)
     start = " from scratch" if spec.from_scratch else f" as scaled by {own}" if own else ""
     name = f"{spec.model.name_or_path}, {table.label}{start}"
-    return Geometry(name, base.inv_freq, window, source, base.attention_factor), resolved
+
+    def scale(scaling: ScalingSpec) -> Scaled:
+        scaled, softmax = checkpoint.scaled(table, scaling, window)
+        if softmax != 1:
+            typer.echo(f"note: {scaling.label} multiplies the softmax scale by {softmax:.6g}", err=True)
+        return scaled
+
+    return Geometry(name, base.inv_freq, window, source, base.attention_factor), resolved, scale
 
 
 wiring.with_options(

@@ -54,11 +54,16 @@ def verify(context: typer.Context, **values: Any) -> None:
     from ctxeval.model.placement import choose_threads
     from ctxeval.model.reader import choose_attention
     from ctxeval.model.reading import choose_reading
+    from ctxeval.model.skeleton import skeleton
     from ctxeval.prepare import resolve_scalings
     from ctxeval.rope.patch import RopePatch
+    from ctxeval.rope.sites import find_sites
     from ctxeval.verification import examine
 
-    windows, _, resolved = resolve_scalings(spec, read_config(spec.model))
+    config = read_config(spec.model)
+    if (outline := skeleton(spec.model, config)) is not None:
+        find_sites(outline, spec.layer_types)
+    windows, _, resolved = resolve_scalings(spec, config)
     loaded = load_model(spec.model)
     choose_threads(loaded)
     patch = RopePatch(loaded.model, spec.layer_types)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from ctxeval.errors import UsageError
 from ctxeval.export.extension import Export, Extension
 from ctxeval.export.llama_cpp import ARCHITECTURES
-from ctxeval.export.official import official_parameters, plain_rope
+from ctxeval.export.official import OUTSIDE, official_parameters, plain_rope
 from ctxeval.model.gguf import read_metadata
 from ctxeval.model.source import read_config, resolve_source
 from ctxeval.prepare import resolve_scalings
@@ -21,8 +22,9 @@ from ctxeval.rope.configured import Table, check_reload, native_tables, without_
 from ctxeval.rope.patch import RopePatch
 from ctxeval.rope.scaling import Scaled
 from ctxeval.rope.setting import Applied
-from ctxeval.rope.windows import GGUF_KEYS, Windows, text_config
-from ctxeval.spec import RunSpec
+from ctxeval.rope.softmax import native_temperature
+from ctxeval.rope.windows import GGUF_KEYS, Windows, rope_parameters, text_config
+from ctxeval.spec import RunSpec, ScalingSpec
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,18 @@ class Checkpoint:
             raise UsageError(f"the configuration of this {kind} has no rope_parameters{where}", "it cannot be exported")
         return dict(own)
 
+    def scaled(self, table: Table, scaling: ScalingSpec, window: int) -> tuple[Scaled, float]:
+        """Return what a patch makes of `table` on L = `window` tokens, and of the softmax scale: a factor, mostly 1.
+
+        Raises:
+            UsageError: a scaling that the patch refuses.
+        """
+        asked = Applied(scaling.method, scaling.factor, window, dict(scaling.options), scaling.from_scratch)
+        pairs = zip(self.patch.sites, self.patch.intended(asked), strict=True)
+        softmax = zip(self.patch.intended_softmax(asked), self.patch.native_softmax, strict=True)
+        ratio = next((wanted / native for wanted, native in softmax), 1.0)
+        return next(one for site, one in pairs if site.prefix == table.layer_type), ratio
+
     def base(self, table: Table, method: str, from_scratch: bool) -> Base:
         """Return what a scaling of `table` starts from (see `ctxeval.rope.base.base_of`)."""
         bases = self.patch.bases(Applied(method, from_scratch=from_scratch))
@@ -84,9 +98,10 @@ def checkpoint_of(config: Any, spec: RunSpec, *, gguf: Path | None = None) -> tu
     Raises:
         UsageError: as `read_checkpoint`.
     """
-    windows, _, resolved = resolve_scalings(spec, config)
+    # First, as a model without rotary tables may well have no window either.
     model = without_weights(config, trust_remote_code=spec.model.trust_remote_code)
     patch = RopePatch(model, spec.layer_types)
+    windows, _, resolved = resolve_scalings(spec, config)
     return Checkpoint(config, windows, patch, native_tables(patch.sites), _architecture(config, gguf)), resolved
 
 
@@ -106,6 +121,7 @@ def extension(checkpoint: Checkpoint, resolved: Resolved) -> Extension:
         base, inv_freq = checkpoint.rope_parameters(table.layer_type), table.scaled.inv_freq
         own = str(base.get("rope_type", own))
         if scaling.from_scratch:
+            _refuse_softmax(checkpoint, table, scaling, window)
             base, inv_freq = plain_rope(base, inv_freq)
         told[table.layer_type] = official_parameters(scaling, base, inv_freq, window)
     return Extension(
@@ -134,6 +150,17 @@ def prove_export(checkpoint: Checkpoint, told: Extension, made: Export) -> None:
         for name, one in told.tables.items()
     }
     check_reload(checkpoint.config, made.config or {}, wanted, checkpoint.tables)
+
+
+def _refuse_softmax(checkpoint: Checkpoint, table: Table, scaling: ScalingSpec, window: int) -> None:
+    """Refuse a temperature in the softmax scale: parameters without the checkpoint's own scaling do not have it."""
+    _, softmax = checkpoint.scaled(table, scaling, window)
+    plain = 1 / native_temperature(rope_parameters(text_config(checkpoint.config))).softmax
+    if checkpoint.patch.softmax and not math.isclose(softmax, plain, rel_tol=1e-9):
+        raise UsageError(
+            f"scaling {scaling.method} from scratch on a checkpoint with mscale_all_dim: {OUTSIDE['mscale_all_dim']}",
+            "it cannot be exported",
+        )
 
 
 def _written(config: Any) -> dict[str, Any]:

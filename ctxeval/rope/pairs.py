@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -82,30 +84,35 @@ def plain_geometry(theta: float, dim: int, native_window: int) -> Geometry:
     return Geometry(f"theta {theta:,g}", inv_freq, native_window, "--native-window")
 
 
-def scaled_pairs(geometry: Geometry, resolved: Resolved) -> tuple[ScaledPairs, ...]:
+def scaled_pairs(
+    geometry: Geometry, resolved: Resolved, scale: Callable[[ScalingSpec], Scaled] | None = None
+) -> tuple[ScaledPairs, ...]:
     """Scale a geometry by each of the resolved scalings.
+
+    Args:
+        geometry: what they start from.
+        resolved: the scalings.
+        scale: what a model's patch makes of a scaling other than `none`, with the whole factor on cos and sin; some
+            models have a rule of their own for it. By default the scaling on the geometry alone.
 
     Raises:
         UsageError: a scaling that cannot work on these frequencies.
     """
-    return tuple(_scale(geometry, scaling, resolved.target) for scaling in resolved.scalings)
+    tables = []
+    for scaling in resolved.scalings:
+        own = scale if scale is not None and scaling.method != "none" else partial(_scale, geometry)
+        scaled = own(scaling)
+        rows = _rows(geometry, scaled, scaling.factor)
+        tables.append(ScaledPairs(scaling, resolved.target, scaled.attention_factor, rows))
+    return tuple(tables)
 
 
-def _scale(geometry: Geometry, scaling: ScalingSpec, target: int) -> ScaledPairs:
-    native = geometry.inv_freq
+def _scale(geometry: Geometry, scaling: ScalingSpec) -> Scaled:
+    window, factor = geometry.window, scaling.factor
     scaled = scale_frequencies(
-        scaling.method,
-        native,
-        native_window=geometry.window,
-        factor=scaling.factor,
-        **scaling.options,
+        scaling.method, geometry.inv_freq, native_window=window, factor=factor, **scaling.options
     )
-    return ScaledPairs(
-        scaling,
-        target,
-        scaled.attention_factor * geometry.attention_factor,
-        _rows(geometry, scaled, scaling.factor),
-    )
+    return Scaled(scaled.inv_freq, scaled.attention_factor * geometry.attention_factor)
 
 
 def _rows(geometry: Geometry, scaled: Scaled, factor: float) -> tuple[PairRow, ...]:

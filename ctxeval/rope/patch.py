@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import Any
 
 import torch
 
 from ctxeval.errors import RunError, UsageError
 from ctxeval.rope.base import Base, base_of, varies
-from ctxeval.rope.factors import with_factors
 from ctxeval.rope.frequencies import Scaled
 from ctxeval.rope.options import validate_options
 from ctxeval.rope.scaling import scale_frequencies
@@ -20,8 +18,7 @@ from ctxeval.rope.setting import Applied
 from ctxeval.rope.sites import Site, find_sites, unwrap
 from ctxeval.rope.snapshot import PatchState, SiteState, capture, in_fp32, put_back
 from ctxeval.rope.softmax import find_softmax_scales, native_temperature, with_mscale, yarn_temperature
-from ctxeval.rope.windows import read_windows, rope_parameters, text_config
-from ctxeval.spec import parse_method
+from ctxeval.rope.windows import rope_parameters, text_config
 
 #: Set on a rotary module while its table is not the native one: a second patch would take it for native.
 MARK = "_ctxeval_scaled"
@@ -50,7 +47,8 @@ class RopePatch:
             layer_types: the layer types that are scaled, or `all`; by default the global ones.
 
         Raises:
-            UsageError: the model has no rotary tables, or none for such a layer type.
+            UsageError: the model has no rotary tables, or none for such a layer type; or its forward takes its factor
+                from the configuration.
             RunError: a table was cast from fp32 and cannot be recomputed, or the model is patched already.
         """
         self.model = unwrap(model)
@@ -60,6 +58,7 @@ class RopePatch:
                 raise RunError(
                     f"{site.label} is scaled already by {getattr(site.module, MARK)}", "restore that patch first"
                 )
+            _refuse_own_mscale(site)
         self._found = tuple(capture(site) for site in self.sites)
         self.native: tuple[SiteState, ...] = tuple(map(in_fp32, self.sites, self._found))
         self._parameters = rope_parameters(text_config(self.model.config))
@@ -203,50 +202,16 @@ class RopePatch:
             scale.write(value)
 
 
-@contextmanager
-def scaled_rope(
-    model: Any,
-    method: str,
-    *,
-    factor: float = 1.0,
-    native_window: int | None = None,
-    from_scratch: bool = False,
-    context_length: int | None = None,
-    target_length: int | None = None,
-    layer_types: Collection[str] | None = None,
-    **options: Any,
-) -> Iterator[RopePatch]:
-    """Scale a model's rotary frequencies inside a `with` block; on leaving, also by an exception, they are restored.
+def _refuse_own_mscale(site: Site) -> None:
+    """Refuse a PhiMoE that is scaled already, as Phi-3.5-MoE is.
 
-    Args:
-        model: a transformers model, or an object whose `.model` is one.
-        method: a method name or alias.
-        factor: target / L.
-        native_window: L in tokens; read from the model's configuration when None: the native window, or the pretrain
-            window from scratch.
-        from_scratch, context_length, target_length: as `RopePatch.apply`.
-        layer_types: as `RopePatch`.
-        **options: of the method. LongRoPE's factors are read from a checkpoint that has them, if left out.
-
-    Raises:
-        UsageError, RunError: as `RopePatch` and `RopePatch.apply`; also when the configuration has no window.
+    Its forward in transformers 5 multiplies by `short_mscale` or `long_mscale`, whatever the module's factor is, and
+    asks for the frequencies without a length: the long factors never come into force.
     """
-    method = parse_method(method)
-    patch = RopePatch(model, layer_types)
-    if native_window is None and method != "none":
-        windows = read_windows(patch.model.config)
-        native_window = windows.pretrain if from_scratch else windows.native
-    options = with_factors(method, options, patch.model.config, from_scratch=from_scratch)
-    patch.apply(
-        method,
-        factor=factor,
-        native_window=native_window,
-        from_scratch=from_scratch,
-        context_length=context_length,
-        target_length=target_length,
-        **options,
-    )
-    try:
-        yield patch
-    finally:
-        patch.restore()
+    parameters = getattr(getattr(site.module, "config", None), "rope_parameters", None) or {}
+    if "rope_init_fn" in vars(site.module) and site.rope_type != "default" and "long_mscale" in parameters:
+        raise UsageError(
+            f"{site.label} ({type(site.module).__name__}) with rope type {site.rope_type}: transformers takes its "
+            "factor from long_mscale and its short frequencies at every length, so that nothing on it can be proved",
+            "only a PhiMoE with plain RoPE can be measured",
+        )

@@ -99,6 +99,18 @@ def checkpoint_scaling(config: Any) -> str:
     return "" if is_plain(rope) else _gguf_name(text, "rope_type") or _kind(rope)
 
 
+def check_pretrain_window(windows: Windows, scaling: str, option: str = "--pretrain-window") -> None:
+    """Refuse to start from scratch on a checkpoint scaled by `scaling` that does not say what it was scaled from.
+
+    transformers fills a missing original window with the extended one. Dynamic NTK alone has but one window.
+    """
+    if scaling and windows.pretrain == windows.native and "dynamic" not in scaling:
+        raise UsageError(
+            f"from scratch on a {scaling} checkpoint that does not say how long a context it was pre-trained on",
+            f"give {option}",
+        )
+
+
 def is_plain(rope: Mapping[str, Any]) -> bool:
     """Tell whether rope parameters scale nothing (`proportional` by itself only leaves pairs without position)."""
     return _kind(rope) == "default" or (_kind(rope) == "proportional" and rope.get("factor") in (None, 1))

@@ -65,7 +65,7 @@ def test_local_layers_are_said_to_stay(invoke: Invoke, tmp_path: Path) -> None:
     configuration("gemma3_text", **GEMMA).save_pretrained(tmp_path / "gemma")
     done = invoke("rope", "-m", tmp_path / "gemma", "--scale", "pi", "--len", "1k")
     assert done.code == 0 and "model.rotary_emb[full_attention]" in done.out
-    assert "model.rotary_emb[sliding_attention] stay as they are" in done.err
+    assert "model.rotary_emb[sliding_attention] stay as they are: their layers see nearby tokens only" in done.err
 
 
 def test_on_a_scaled_checkpoint(invoke: Invoke, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from ctxeval.model.scores import TokenScores
 from ctxeval.probes.needle import NeedleGrid, NeedleProbe
 from ctxeval.probes.perplexity import PerplexityProbe
 from ctxeval.probes.task import load_task
-from ctxeval.rope.patch import scaled_rope
+from ctxeval.rope.scaled import scaled_rope
 from ctxeval.text.assemble import Frame
 from ctxeval.text.corpus import load_corpus
 from ctxeval.text.documents import cut_documents

@@ -18,7 +18,8 @@ from ctxeval.model.gguf_rope import NativeScaling, apply_scaling
 from ctxeval.model.load import load_model, read_config
 from ctxeval.results.store import load_run
 from ctxeval.rope.emission import emit
-from ctxeval.rope.patch import RopePatch, scaled_rope
+from ctxeval.rope.patch import RopePatch
+from ctxeval.rope.scaled import scaled_rope
 from ctxeval.rope.windows import read_windows
 from ctxeval.spec import ModelSpec
 from tests.model.gguf_files import PAIRS, write_llama

@@ -145,7 +145,7 @@ def document(findings: Iterable[Finding]) -> str:
         "",
         *(f"- `{kind}`, {', '.join(columns)}: {reason}." for (kind, reason), columns in why.items()),
         "- `phimoe`, longrope is compared with equal short and long factors: transformers' class reads the short ones "
-        "at every length.",
+        "at every length. Such a checkpoint is refused, with this reason.",
         "",
         "## With RoPE, not verified here",
         "",

@@ -11,8 +11,10 @@ import torch
 
 from ctxeval.errors import UsageError
 from ctxeval.model.reader import Reader
-from ctxeval.rope.patch import RopePatch, scaled_rope
+from ctxeval.rope.patch import RopePatch
+from ctxeval.rope.scaled import scaled_rope
 from ctxeval.rope.verify import prove
+from tests.rope.zoo import build, tiny_config
 
 Make = Callable[..., Any]
 ORIGINAL, NATIVE, TARGET = 64, 256, 1024
@@ -155,3 +157,28 @@ def test_from_scratch_on_a_plain_checkpoint_is_composing(make: Make) -> None:
         composed = table(patch)
     with scaled_rope(model, "yarn", factor=4, from_scratch=True) as patch:
         np.testing.assert_array_equal(table(patch), composed)
+
+
+def test_from_scratch_needs_to_know_what_the_checkpoint_was_pre_trained_on() -> None:
+    """A linear scaling does not say: its extended window, taken for L, would ask four times too much."""
+    config = tiny_config("qwen2")
+    config.rope_parameters = {**config.rope_parameters, "rope_type": "linear", "factor": 4.0}
+    model = build(config)
+    with (
+        pytest.raises(UsageError, match="linear checkpoint that does not say.*native_window="),
+        scaled_rope(model, "yarn", factor=4, from_scratch=True),
+    ):
+        raise AssertionError
+    with scaled_rope(model, "yarn", factor=4, from_scratch=True, native_window=64) as patch:
+        assert patch.applied.native_window == 64
+
+
+def test_a_scaled_phimoe_is_refused() -> None:
+    """Its forward heeds neither the length nor the module's factor: `none` would not be the checkpoint."""
+    config = tiny_config("phimoe")
+    pairs = config.hidden_size // config.num_attention_heads // 2
+    factors = {"short_factor": [1.0] * pairs, "long_factor": [2.0] * pairs, "short_mscale": 1.2, "long_mscale": 1.2}
+    own = {"rope_type": "longrope", **factors, "original_max_position_embeddings": ORIGINAL}
+    config.rope_parameters = {**config.rope_parameters, **own}
+    with pytest.raises(UsageError, match="rotary_emb .PhimoeRotaryEmbedding. with rope type longrope.*long_mscale"):
+        RopePatch(build(config))

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ctxeval.errors import RunError, UsageError
-from ctxeval.rope.patch import RopePatch, scaled_rope
+from ctxeval.rope.patch import RopePatch
+from ctxeval.rope.scaled import scaled_rope
 from ctxeval.rope.snapshot import capture
 
 WINDOW = 256

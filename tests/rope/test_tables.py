@@ -9,7 +9,8 @@ import torch
 
 from ctxeval.errors import RunError
 from ctxeval.rope.emission import emit
-from ctxeval.rope.patch import RopePatch, scaled_rope
+from ctxeval.rope.patch import RopePatch
+from ctxeval.rope.scaled import scaled_rope
 from ctxeval.rope.tables import TableSite, plain_frequencies
 from ctxeval.rope.verify import prove
 from tests.rope.examine import forward

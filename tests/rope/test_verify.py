@@ -13,7 +13,8 @@ import torch
 
 from ctxeval.errors import RunError
 from ctxeval.rope import scaling
-from ctxeval.rope.patch import RopePatch, scaled_rope
+from ctxeval.rope.patch import RopePatch
+from ctxeval.rope.scaled import scaled_rope
 from ctxeval.rope.scaling import Scaled, scale_frequencies
 from ctxeval.rope.snapshot import put_back
 from ctxeval.rope.verify import prove
