@@ -166,7 +166,7 @@ def gate_run(
             contexts=0 if packed else documents * trials,
         )
         window = int(resolved["native_window"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UsageError(
             f"the run's manifest does not say what was asked for ({type(error).__name__}: {error})",
             "it is damaged, or was written by another version",

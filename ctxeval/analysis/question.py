@@ -13,6 +13,7 @@ from ctxeval.analysis.headline import Headline
 from ctxeval.analysis.onset import length_label
 from ctxeval.analysis.perplexity import perplexity_rows
 from ctxeval.analysis.recall import BASELINE, asked, document_correlation, scored, unpatched_inside
+from ctxeval.errors import UsageError
 from ctxeval.policy import Length, Policy, Span, parse_depth_span, parse_span
 
 State = Literal["pass", "fail", "inconclusive"]
@@ -223,11 +224,18 @@ class Questions:
         return named[length] if isinstance(length, str) else length
 
     def _wanted(self, span: Span[Length]) -> list[int]:
-        """Return the lengths that a range asks for: those of the run inside it, and its upper end in any case."""
+        """Return the lengths that a range asks for: those of the run inside it, and its upper end in any case.
+
+        Raises:
+            UsageError: a range by names that ends before it begins: only its end would be checked.
+        """
         if span.exact:
             return sorted({self._tokens(one) for one in span.exact})
         low = self._tokens(span.low) if span.low is not None else 0
         high = self._tokens(span.high) if span.high is not None else None
+        # native..target is for runs that extend; one that stays inside the window is asked for its target.
+        if high is not None and low > high and (span.low, span.high) != ("native", "target"):
+            raise UsageError(f"range {span.low}..{span.high} is {low}..{high} here", "it ends before it begins")
         inside = {length for length in self._lengths if low <= length and (high is None or length <= high)}
         # A promise up to 32k is not kept by a run that ends at 16k: the end is asked for, and found to be absent.
         ends = {high} if high is not None else set() if inside else {low}

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 from ctxeval.errors import RunError, UsageError
+from ctxeval.results.checks import check_run, check_values
 from ctxeval.results.files import plain, write_whole
 from ctxeval.results.schema import CELL_TYPES, Cell, Status, cell_from_row
 
@@ -195,9 +196,10 @@ def load_run(path: Path | str) -> Run:
     cells = _parse(content[: content.rfind(b"\n") + 1], folder / CELLS)
     _check_planned(folder, manifest, len(cells))
     try:
-        return Run(folder, manifest, to_frame(cells))
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{folder / CELLS} has a value of the wrong type: {error}", "the file is damaged") from None
+        check_run(manifest, cells)
+    except UsageError as error:
+        raise UsageError(f"{folder}: {error.message}", error.hint) from None
+    return Run(folder, manifest, to_frame(cells))
 
 
 def _check_planned(folder: Path, manifest: Mapping[str, Any], rows: int) -> None:
@@ -268,6 +270,7 @@ def _parse(content: bytes, path: Path) -> list[Cell]:
             raise UsageError(f"{path}, line {number} is not a row", "the file is damaged; measure again")
         try:
             cell = cell_from_row(row)
+            check_values(row)
         except UsageError as error:
             raise UsageError(f"{path}, line {number}: {error.message}", error.hint) from None
         earlier = cells.pop(cell.cell_id, None)

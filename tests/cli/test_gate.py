@@ -249,3 +249,8 @@ def test_no_torch(run: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_a_range_by_names_that_ends_before_it_begins(invoke: Invoke, run: Path, policy: Callable[[str], Path]) -> None:
+    result = invoke("gate", run, "--policy", policy("recall: [{lengths: target..native, floor: 0.5}]\n"))
+    assert result.code == 2 and "range target..native is 4096..2048 here" in result.err
