@@ -21,7 +21,7 @@ import pandas as pd
 
 from ctxeval.analysis.agreement import plan_agreement
 from ctxeval.analysis.compare import Side
-from ctxeval.analysis.completeness import lost_text
+from ctxeval.analysis.completeness import doubt_of
 from ctxeval.analysis.headline import Headline, headline
 from ctxeval.analysis.question import Grid, Quantity, Question, Questions, State
 from ctxeval.analysis.regression import Against, RegressionQuestions, against
@@ -104,8 +104,7 @@ def gate(
     scale: str,
     grid: Grid,
     *,
-    finished: bool = True,
-    lost: str = "",
+    doubt: str = "",
     baseline: Against | None = None,
 ) -> Gate:
     """Check one scaling of a run.
@@ -116,15 +115,14 @@ def gate(
         summary: the headline of those cells; its R, floor and epsilon judge effective length and blind spot.
         scale: label of the scaling, as in the column `scale`.
         grid: what the run was asked for; rows that it lacks are missing.
-        finished: an unfinished run can fail, but not pass.
-        lost: says that rows which were planned are not there; such a run cannot pass either.
+        doubt: why the run may not be all there (`completeness.doubt_of`); such a run can fail, but not pass.
         baseline: what the policy's `regression` compares with.
     """
     run = (policy, cells, summary, scale, grid)
     questions = (RegressionQuestions(*run, baseline=baseline) if baseline else Questions(*run)).all()
     tail = (1 - policy.confidence) / 2
     levels = (tail, tail / max(len(questions), 1))
-    doubts = _doubts(cells, finished, lost)
+    doubts = _doubts(cells, doubt)
     checks = tuple(_check(one, levels, policy.min_documents, doubts) for one in questions)
     return Gate(policy, scale, checks, baseline.notes if baseline else ())
 
@@ -174,8 +172,8 @@ def gate_run(
     chosen = choose_scaling(labels, scale)
     summary = headline(cells, native_window=window, lengths=lengths, scalings=labels)
     accepted = against(baseline, manifest, "the run") if baseline else None
-    finished, lost = bool(manifest.get("finished")), lost_text(manifest, len(cells))
-    return gate(policy, cells, summary, chosen, grid, finished=finished, lost=lost, baseline=accepted)
+    doubt = doubt_of(manifest, len(cells))
+    return gate(policy, cells, summary, chosen, grid, doubt=doubt, baseline=accepted)
 
 
 def choose_scaling(labels: list[str], wanted: str | None) -> str:
@@ -194,13 +192,9 @@ def choose_scaling(labels: list[str], wanted: str | None) -> str:
     return candidates[0]
 
 
-def _doubts(cells: pd.DataFrame, finished: bool, lost: str) -> dict[str, str]:
+def _doubts(cells: pd.DataFrame, doubt: str) -> dict[str, str]:
     """Return what keeps checks from passing, by the quantities that it touches: `all`, or those of retrieval."""
-    doubts = {}
-    if not finished:
-        doubts["all"] = "the run is not finished"
-    elif lost:
-        doubts["all"] = f"{lost}: put them back, or measure them again with --resume"
+    doubts = {"all": doubt} if doubt else {}
     agreement = plan_agreement(cells)
     if agreement and (agreement.differs or agreement.contradicts):
         doubts["retrieval"] = "packed and exact needles disagree in this run: measure without --packed"

@@ -24,6 +24,7 @@ _MOST = {"depth_percent": 100, "answer_logprob": 0}
 #: Log-probs are rounded: a certain token may have one a little above 0.
 _ROUNDING = 1e-3
 _LARGEST = 2**53
+_EDITED = "was it edited? take it from the run again"
 _CONTROLS = ("", "no-needle", "native-window")
 
 
@@ -76,6 +77,7 @@ def check_run(manifest: Mapping[str, Any], cells: list[Cell]) -> None:
         raise UsageError(
             f"run.json of schema version {version!r}", f"this ctxeval reads version {SCHEMA_VERSION}; measure again"
         )
+    _check_grid(manifest)
     lengths, factors = _lengths(manifest), _factors(manifest)
     hint = "were rows of another run put into it, or run.json changed?"
     seen: set[tuple[Any, ...]] = set()
@@ -93,6 +95,23 @@ def check_run(manifest: Mapping[str, Any], cells: list[Cell]) -> None:
         if key in seen:
             raise UsageError(f"cell {cell.cell_id} is there twice under other ids", "each cell is measured once")
         seen.add(key)
+
+
+def _check_grid(manifest: Mapping[str, Any]) -> None:
+    """Hold what the tables and gates take from `resolved` against the identity that the rows were measured under."""
+    identity, resolved = manifest["identity"], manifest.get("resolved")
+    if not isinstance(resolved, Mapping):
+        return
+    for name in ("native_window", "documents", "depths", "protocol", "plan"):
+        if name in identity and name in resolved and identity[name] != resolved[name]:
+            raise UsageError(f"run.json has two of {name}: {identity[name]!r} and {resolved[name]!r}", _EDITED)
+    lists = [identity.get("lengths"), resolved.get("lengths"), resolved.get("reference_lengths")]
+    if all(isinstance(one, list) for one in lists) and set(lists[0]) != {*lists[1], *lists[2]}:
+        raise UsageError("run.json has two grids of lengths", _EDITED)
+    spec = manifest.get("spec")
+    asked = spec.get("length") if isinstance(spec, Mapping) else None
+    if asked is not None and resolved.get("target") != asked:
+        raise UsageError(f"run.json has two targets: {asked!r} and {resolved.get('target')!r}", _EDITED)
 
 
 def _key(cell: Cell) -> tuple[Any, ...]:

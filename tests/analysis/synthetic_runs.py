@@ -61,6 +61,7 @@ def manifest(
         "model": about["model"],
         "tokenizer": {"sha256": "k" * 64},
         "finished": "2026-01-01T00:00:00+00:00",
+        "planned_rows": 0,
     }
 
 

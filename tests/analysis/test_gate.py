@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
+from ctxeval.analysis.completeness import doubt_of
 from ctxeval.analysis.evidence import ratio_evidence
 from ctxeval.analysis.gate import Gate, choose_scaling, gate, gate_run
 from ctxeval.analysis.headline import headline
@@ -205,9 +206,9 @@ def test_few_documents() -> None:
 
 def test_an_unfinished_run_can_fail_but_not_pass() -> None:
     good, bad = (needles(lambda scale, length, rate=rate: rate) for rate in (1.0, 0.1))  # type: ignore[misc]
-    one = only(check(FLAT, good, finished=False))
+    one = only(check(FLAT, good, doubt="the run is not finished"))
     assert (one.state, one.note) == ("inconclusive", "the run is not finished")
-    assert only(check(FLAT, bad, finished=False)).state == "fail"
+    assert only(check(FLAT, bad, doubt="the run is not finished")).state == "fail"
 
 
 def test_packed_needles_that_the_exact_ones_contradict() -> None:
@@ -348,3 +349,12 @@ def test_that_is_not_bought_by_never_deciding() -> None:
     passed, _ = shares((1.0, 0.95), 0.8, 24, 0.1, 60)
     _, failed = shares((1.0, 0.55), 0.8, 24, 0.1, 60)
     assert passed >= 0.8 and failed >= 0.8
+
+
+def test_a_finished_run_that_does_not_say_how_many_rows_it_has_is_never_green() -> None:
+    """Without `planned_rows` nothing tells a whole file from one that was cut."""
+    finished = {"finished": "x", "planned_rows": 9}
+    assert doubt_of(finished, 9) == ""
+    assert doubt_of({"finished": "x"}, 9).startswith("the run does not say how many rows it should have: `ctxeval run")
+    assert doubt_of(finished, 8).startswith("the run lost 1 of its 9 rows")
+    assert doubt_of({"planned_rows": 9}, 9) == "the run is not finished"

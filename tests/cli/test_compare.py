@@ -34,9 +34,12 @@ def write(folder: Path, recall: float, scales: tuple[str, ...] = SCALES, **about
     def truth(scale: str, length: int) -> float:
         return recall if scale == "yarn" else 0.0
 
-    with RunStore.create(folder, {**about_run(scales), **about}) as store:
-        store.append(needle_cells(np.random.default_rng(0), truth, scales, LENGTHS, 8, depths=DEPTHS))
-        store.append(perplexity_cells(np.random.default_rng(0), lambda *_: 0.0, scales, LENGTHS, 8))
+    cells = [
+        *needle_cells(np.random.default_rng(0), truth, scales, LENGTHS, 8, depths=DEPTHS),
+        *perplexity_cells(np.random.default_rng(0), lambda *_: 0.0, scales, LENGTHS, 8),
+    ]
+    with RunStore.create(folder, {**about_run(scales), "planned_rows": len(cells), **about}) as store:
+        store.append(cells)
     return folder
 
 

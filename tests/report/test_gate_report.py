@@ -41,7 +41,14 @@ def manifest(name: str = "smol") -> dict[str, Any]:
         "plan": "exact",
         "documents": 24,
     }
-    return {"resolved": resolved, "model": {"name": name}, "dtype": "bf16", "device": "cpu", "finished": "x"}
+    return {
+        "resolved": resolved,
+        "model": {"name": name},
+        "dtype": "bf16",
+        "device": "cpu",
+        "finished": "x",
+        "planned_rows": 0,
+    }
 
 
 def run_cells() -> pd.DataFrame:

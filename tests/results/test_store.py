@@ -330,3 +330,26 @@ def test_a_manifest_of_another_schema(folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps({**manifest, "schema_version": 9}))
     with pytest.raises(UsageError, match="run.json of schema version 9"):
         load_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("resolved", {"native_window": 1024}),
+        ("resolved", {"documents": 0}),
+        ("resolved", {"lengths": [256, 512]}),
+        ("resolved", {"target": 512}),
+        ("resolved", {"depths": [50.0]}),
+        ("spec", {"length": 512}),
+    ],
+    ids=str,
+)
+def test_a_manifest_that_contradicts_itself_is_refused(tmp_path: Path, part: str, changes: dict[str, Any]) -> None:
+    """Fewer lengths, or another window, in `resolved` would be fewer or other checks of a gate: a wrong green."""
+    published = Path(__file__).parents[2] / "results/demo"
+    manifest = json.loads((published / "run.json").read_text())
+    manifest[part] |= changes
+    (tmp_path / "run.json").write_text(json.dumps(manifest))
+    (tmp_path / "cells.jsonl").write_bytes((published / "cells.jsonl").read_bytes())
+    with pytest.raises(UsageError, match="run.json has two"):
+        load_run(tmp_path)
