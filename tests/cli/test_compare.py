@@ -38,7 +38,7 @@ def write(folder: Path, recall: float, scales: tuple[str, ...] = SCALES, **about
         *needle_cells(np.random.default_rng(0), truth, scales, LENGTHS, 8, depths=DEPTHS),
         *perplexity_cells(np.random.default_rng(0), lambda *_: 0.0, scales, LENGTHS, 8),
     ]
-    with RunStore.create(folder, {**about_run(scales), "planned_rows": len(cells), **about}) as store:
+    with RunStore.create(folder, {**about_run(scales), **about, "planned_rows": len(cells)}) as store:
         store.append(cells)
     return folder
 
